@@ -1,0 +1,23 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace pipewright::cli {
+
+/// Exit codes: the input was judged bad; the program was called wrongly.
+inline constexpr int kBadInput = 1;
+inline constexpr int kWrongUsage = 2;
+
+/// Thrown to end with kBadInput after the diagnostics have been printed.
+struct Judged {};
+
+// One file each: adds the subcommand, with what it runs as its callback.
+void add_list(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_lower(CLI::App& app);
+void add_validate(CLI::App& app);
+void add_simulate(CLI::App& app);
+void add_show(CLI::App& app);
+void add_compare(CLI::App& app);
+
+}  // namespace pipewright::cli

@@ -1,0 +1,42 @@
+#include "files.h"
+
+#include <fstream>
+#include <iostream>
+
+#include "pipewright/base/error.h"
+#include "pipewright/schedule/csv.h"
+
+namespace pipewright::cli {
+
+Schedule read_schedule(const std::string& path) {
+  const std::string name = path == "-" ? "standard input" : path;
+  try {
+    if (path == "-") return parse_csv(std::cin);
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw ArgumentError("cannot open " + path);
+    return parse_csv(file);
+  } catch (const ParseError& error) {
+    throw ParseError(name + ": " + error.what());
+  }
+}
+
+void write_output(const std::string& path, const std::function<void(std::ostream&)>& write) {
+  if (path.empty()) {
+    write(std::cout);
+    std::cout.flush();
+    if (!std::cout) throw Error("cannot write to standard output");
+    return;
+  }
+  std::ofstream file(path, std::ios::binary);
+  if (!file) throw ArgumentError("cannot open " + path + " for writing");
+  write(file);
+  file.close();
+  if (!file) throw Error("cannot write " + path + " to its end: is the disk full?");
+  std::cerr << "wrote " << path << '\n';
+}
+
+void write_output(const std::string& path, const std::string& text) {
+  write_output(path, [&](std::ostream& out) { out << text; });
+}
+
+}  // namespace pipewright::cli

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "pipewright/schedule/costs.h"
+#include "pipewright/schedule/generate.h"
+#include "pipewright/schedule/lower.h"
+#include "pipewright/schedule/render.h"
+
+namespace pipewright::cli {
+
+/// --ranks, --microbatches, --stages-per-rank, --placement.
+struct SizeOptions {
+  int ranks = 0;
+  int microbatches = 0;
+  int stages_per_rank = 0;
+  std::string placement = "loop";
+
+  void add_to(CLI::App& command, bool required);
+  ScheduleSpec spec(const std::string& name) const;
+};
+
+/// A schedule by name and sizes, or from a CSV file.
+struct SourceOptions {
+  std::string name;
+  SizeOptions sizes;
+  std::string csv;
+  bool lowered = false;
+
+  void add_to(CLI::App& command);
+  /// Generates or reads it, and lowers it if told.
+  Schedule load() const;
+  /// What drawings call it.
+  std::string title() const;
+};
+
+/// --f, --i, --w, --comm, --overlap or --costs.
+struct CostOptions {
+  RankCosts rank;
+  std::string overlap = "sum";
+  std::string file;
+
+  void add_to(CLI::App& command);
+  Costs load(const Placement& placement) const;
+};
+
+/// --defer-recv, --max-active-stages, --merge-backward.
+void add_lower_options(CLI::App& command, LowerOptions& options);
+
+/// Simulates the schedule for drawing.
+Drawing simulated(const Schedule& schedule, const CostOptions& costs, const std::string& name);
+
+}  // namespace pipewright::cli

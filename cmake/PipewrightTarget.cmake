@@ -1,0 +1,30 @@
+# What every target of this project has in common.
+
+function(pipewright_configure target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # GCC 12 warns of overlapping copies inside std::string's own operator+ (GCC bug 105651).
+    target_compile_options(${target} PRIVATE -Wno-restrict)
+  endif()
+  if(PIPEWRIGHT_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${PIPEWRIGHT_SANITIZE}
+                           -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${PIPEWRIGHT_SANITIZE})
+  endif()
+endfunction()
+
+# A library of one layer: static, exported as Pipewright::<layer>.
+function(pipewright_add_layer layer)
+  add_library(pipewright_${layer} STATIC ${ARGN})
+  add_library(Pipewright::${layer} ALIAS pipewright_${layer})
+  pipewright_configure(pipewright_${layer})
+  set_target_properties(pipewright_${layer} PROPERTIES EXPORT_NAME ${layer})
+  target_include_directories(
+    pipewright_${layer}
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  install(TARGETS pipewright_${layer} EXPORT PipewrightTargets)
+endfunction()

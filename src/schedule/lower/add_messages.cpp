@@ -1,0 +1,107 @@
+#include <bit>
+#include <cstdint>
+#include <span>
+
+#include "schedule/ir/availability.h"
+#include "schedule/ir/channels.h"
+#include "schedule/lower/passes.h"
+
+namespace pipewright {
+namespace {
+
+/// A set of ranks that is emptied in ascending order.
+class RankSet {
+ public:
+  explicit RankSet(std::size_t ranks) : words_((ranks + 63) / 64) {}
+
+  void insert(Rank rank) { words_[word(rank)] |= bit(rank); }
+  /// Removes and returns the least rank ≥ `from`, or −1.
+  Rank take_from(Rank from) {
+    for (std::size_t w = word(from); w < words_.size(); ++w) {
+      const std::uint64_t mask = w == word(from) ? ~std::uint64_t{0} << (static_cast<unsigned>(from) % 64U)
+                                                 : ~std::uint64_t{0};
+      const std::uint64_t candidates = words_[w] & mask;
+      if (candidates == 0) continue;
+      words_[w] &= ~(candidates & -candidates);
+      return static_cast<Rank>(w * 64 + static_cast<std::size_t>(std::countr_zero(candidates)));
+    }
+    return -1;
+  }
+
+ private:
+  static std::size_t word(Rank rank) { return static_cast<std::size_t>(rank) / 64; }
+  static std::uint64_t bit(Rank rank) { return std::uint64_t{1} << (static_cast<unsigned>(rank) % 64U); }
+  std::vector<std::uint64_t> words_;
+};
+
+/// Executes all ranks in rounds: in each, every rank in turn runs one cell if it
+/// can. Ranks that wait are not looked at until something reaches them.
+class MessagePlacer {
+ public:
+  explicit MessagePlacer(Schedule& schedule)
+      : schedule_(schedule),
+        data_(schedule),
+        placed_(schedule.ranks.size()),
+        next_(schedule.ranks.size()),
+        this_round_(schedule.ranks.size()),
+        next_round_(schedule.ranks.size()) {
+    for (std::size_t rank = 0; rank < placed_.size(); ++rank) {
+      placed_[rank].reserve(3 * schedule.ranks[rank].size());
+    }
+  }
+
+  void run() {
+    for (Rank rank = 0; rank < schedule_.rank_count(); ++rank) this_round_.insert(rank);
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (Rank rank = this_round_.take_from(0); rank >= 0; rank = this_round_.take_from(rank + 1)) {
+        if (!run_cell(rank)) continue;
+        next_round_.insert(rank);
+        progress = true;
+      }
+      std::swap(this_round_, next_round_);
+    }
+    schedule_.ranks = std::move(placed_);
+  }
+
+ private:
+  bool run_cell(Rank rank) {
+    const std::span<const Action> actions = schedule_.ranks[static_cast<std::size_t>(rank)];
+    std::size_t& at = next_[static_cast<std::size_t>(rank)];
+    if (at == actions.size()) return false;
+    const std::span<const Action> cell = actions.subspan(at, cell_size(actions, at));
+    for (const Action action : cell) {
+      if (!data_.is_ready(action)) return false;
+    }
+    auto& out = placed_[static_cast<std::size_t>(rank)];
+    out.insert(out.end(), cell.begin(), cell.end());
+    for (const Action action : cell) deliver(rank, action);
+    at += cell.size();
+    return true;
+  }
+
+  void deliver(Rank rank, Action action) {
+    const Rank to = data_.consumer(action);
+    if (to < 0) return;
+    data_.mark(action);
+    if (to == rank) return;
+    const Action send = make_action(action.stage, action.kind == Kind::F ? Kind::SendF : Kind::SendB,
+                                    static_cast<Microbatch>(action.microbatch));
+    placed_[static_cast<std::size_t>(rank)].push_back(send);
+    placed_[static_cast<std::size_t>(to)].push_back(counterpart(send));
+    (to > rank ? this_round_ : next_round_).insert(to);
+  }
+
+  Schedule& schedule_;
+  Availability data_;
+  std::vector<std::vector<Action>> placed_;
+  std::vector<std::size_t> next_;
+  RankSet this_round_;
+  RankSet next_round_;
+};
+
+}  // namespace
+
+void add_messages(Schedule& schedule) { MessagePlacer(schedule).run(); }
+
+}  // namespace pipewright

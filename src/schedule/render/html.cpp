@@ -1,0 +1,89 @@
+#include <nlohmann/json.hpp>
+
+#include "pipewright/schedule/render.h"
+#include "schedule/render/page_text.h"
+
+namespace pipewright {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kMarker = "__PIPEWRIGHT_DATA__";
+
+struct RankJson {
+  json actions = json::array();
+  /// The cell that each position of the rank's list went into.
+  std::vector<std::size_t> cell_of;
+};
+
+/// One entry a cell: [text, start, end], and the times of the parts where it has several.
+RankJson cells_json(const std::vector<TimedAction>& rank) {
+  RankJson result;
+  std::vector<Action> cell;
+  for (std::size_t at = 0; at < rank.size();) {
+    cell.clear();
+    json parts = json::array();
+    double end = rank[at].end;
+    std::size_t next = at;
+    do {
+      cell.push_back(rank[next].action);
+      parts.push_back({rank[next].start, rank[next].end});
+      end = std::max(end, rank[next].end);
+      result.cell_of.push_back(result.actions.size());
+    } while (rank[next++].action.fused_with_next && next < rank.size());
+    json entry = {cell_text(cell), rank[at].start, end};
+    if (cell.size() > 1) entry.push_back(std::move(parts));
+    result.actions.push_back(std::move(entry));
+    at = next;
+  }
+  return result;
+}
+
+json run_json(const Drawing& drawing) {
+  const Metrics metrics = measure(drawing.timeline, drawing.costs);
+  json run = {{"name", drawing.name},
+              {"label", drawing.label},
+              {"source", drawing.source},
+              {"makespan", metrics.makespan},
+              {"ideal", metrics.ideal},
+              {"bubble_rate_makespan", metrics.bubble_rate_makespan},
+              {"bubble_rate_span", metrics.bubble_rate_span},
+              {"stage_to_rank", drawing.timeline.placement},
+              {"ranks", json::array()},
+              {"critical_path", json::array()}};
+  std::vector<std::vector<std::size_t>> cell_of;
+  for (std::size_t rank = 0; rank < drawing.timeline.ranks.size(); ++rank) {
+    RankJson cells = cells_json(drawing.timeline.ranks[rank]);
+    run["ranks"].push_back({{"span", metrics.ranks[rank].span},
+                            {"busy", metrics.ranks[rank].busy},
+                            {"idle", metrics.ranks[rank].idle},
+                            {"peak_activation", metrics.ranks[rank].peak_activation},
+                            {"actions", std::move(cells.actions)},
+                            {"memory", activation_curve(drawing.timeline.ranks[rank], drawing.costs)}});
+    cell_of.push_back(std::move(cells.cell_of));
+  }
+  for (const auto& [rank, position] : critical_path(drawing.timeline)) {
+    run["critical_path"].push_back({rank, cell_of[static_cast<std::size_t>(rank)][position]});
+  }
+  return run;
+}
+
+/// JSON inside a script element must not close it.
+std::string embeddable(const json& data) {
+  std::string text = data.dump();
+  for (std::size_t at = text.find("</"); at != std::string::npos; at = text.find("</", at + 3)) {
+    text.replace(at, 2, "<\\/");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string render_html(const std::string& title, std::span<const Drawing> drawings) {
+  json data = {{"title", title}, {"runs", json::array()}};
+  for (const Drawing& drawing : drawings) data["runs"].push_back(run_json(drawing));
+  std::string page(kPageText);
+  return page.replace(page.find(kMarker), kMarker.size(), embeddable(data));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,24 @@
+#include "schedule/validate/action_index.h"
+
+namespace pipewright {
+
+ActionIndex::ActionIndex(const Schedule& schedule)
+    : microbatches_(static_cast<std::size_t>(schedule.microbatches)),
+      entries_(schedule.placement.size() * microbatches_) {
+  for (Rank rank = 0; rank < schedule.rank_count(); ++rank) {
+    const auto& actions = schedule.ranks[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const Action action = actions[i];
+      if (!has_microbatch(action.kind)) continue;
+      std::uint32_t& position = entries_[action.stage * microbatches_ + action.microbatch][action.kind];
+      const auto here = static_cast<std::uint32_t>(i);
+      if (position == kAbsent) {
+        position = here;
+      } else {
+        duplicates_.push_back({.rank = rank, .position = here});
+      }
+    }
+  }
+}
+
+}  // namespace pipewright
