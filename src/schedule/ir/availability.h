@@ -34,13 +34,20 @@ class Availability {
     return false;
   }
 
+  bool has(Action producer) const { return (bits(producer) & bit(producer.kind)) != 0; }
+
   bool is_ready(Action action) const {
     Action producer;
-    return !needs(action, producer) || (bits(producer) & bit(producer.kind)) != 0;
+    return !needs(action, producer) || has(producer);
   }
 
   /// The result of an F, B or I, or what a SEND carries, has reached its consumer.
   void mark(Action action) { bits(action) |= bit(action.kind); }
+
+  /// A number for the datum that `producer` gives, to remember what a rank waits for.
+  std::size_t datum(Action producer) const {
+    return 2 * slot(producer) + (bit(producer.kind) == 1 ? 0 : 1);
+  }
 
   /// The rank whose next stage or previous stage consumes what an F, B, I or SEND gives; −1 if none.
   Rank consumer(Action action) const {
@@ -56,10 +63,9 @@ class Availability {
  private:
   static std::uint8_t bit(Kind kind) { return kind == Kind::F || kind == Kind::SendF ? 1 : 2; }
 
-  std::uint8_t& bits(Action action) { return bits_[action.stage * microbatches_ + action.microbatch]; }
-  std::uint8_t bits(Action action) const {
-    return bits_[action.stage * microbatches_ + action.microbatch];
-  }
+  std::size_t slot(Action action) const { return action.stage * microbatches_ + action.microbatch; }
+  std::uint8_t& bits(Action action) { return bits_[slot(action)]; }
+  std::uint8_t bits(Action action) const { return bits_[slot(action)]; }
 
   const Placement& placement_;
   Stage last_stage_;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -25,16 +25,15 @@ class Replay {
         dependencies_(dependencies),
         data_(schedule),
         position_(schedule.ranks.size()),
-        queued_(schedule.ranks.size()) {}
+        awaited_(schedule.ranks.size(), kNothing) {}
 
   /// Calls `visit(rank, position, cell)` for every cell that can run. True if all could.
   template <class Visit>
   bool run(Visit&& visit) {
-    for (Rank rank = schedule_.rank_count(); rank-- > 0;) wake(rank);
-    while (!queue_.empty()) {
-      const Rank rank = queue_.back();
-      queue_.pop_back();
-      queued_[index(rank)] = 0;
+    for (Rank rank = schedule_.rank_count(); rank-- > 0;) ready_.push_back(rank);
+    while (!ready_.empty()) {
+      const Rank rank = ready_.back();
+      ready_.pop_back();
       run_rank(rank, visit);
     }
     for (std::size_t rank = 0; rank < position_.size(); ++rank) {
@@ -49,39 +48,41 @@ class Replay {
   const Availability& data() const { return data_; }
 
  private:
+  static constexpr std::size_t kNothing = std::numeric_limits<std::size_t>::max();
+
   static std::size_t index(Rank rank) { return static_cast<std::size_t>(rank); }
 
   template <class Visit>
   void run_rank(Rank rank, Visit& visit) {
     const std::span<const Action> actions = schedule_.ranks[index(rank)];
-    std::size_t& at = position_[index(rank)];
-    while (at < actions.size()) {
-      const std::span<const Action> cell = actions.subspan(at, cell_size(actions, at));
-      for (const Action action : cell) {
-        if (!is_ready(action)) return;
-      }
-      visit(rank, at, cell);
-      at += cell.size();
-      for (const Action action : cell) deliver(rank, action);
+    std::size_t at = position_[index(rank)];
+    for (std::size_t size = 0; at < actions.size(); at += size) {
+      size = actions[at].fused_with_next ? cell_size(actions, at) : 1;
+      if (!can_run(rank, actions.subspan(at, size))) break;
+      visit(rank, at, actions.subspan(at, size));
+      for (std::size_t part = at; part < at + size; ++part) deliver(rank, actions[part]);
     }
+    position_[index(rank)] = at;
   }
 
-  bool is_ready(Action action) const {
-    if (dependencies_ == Dependencies::ForwardsOnly && action.kind != Kind::F) return true;
-    return data_.is_ready(action);
+  bool can_run(Rank rank, std::span<const Action> cell) {
+    for (const Action action : cell) {
+      if (dependencies_ == Dependencies::ForwardsOnly && action.kind != Kind::F) continue;
+      Action producer;
+      if (!data_.needs(action, producer) || data_.has(producer)) continue;
+      awaited_[index(rank)] = data_.datum(producer);
+      return false;
+    }
+    return true;
   }
 
   void deliver(Rank rank, Action action) {
     const Rank to = data_.consumer(action);
     if (to < 0 || (lowered_ && to != rank && is_compute(action.kind))) return;
     data_.mark(action);
-    if (to != rank) wake(to);
-  }
-
-  void wake(Rank rank) {
-    if (queued_[index(rank)] != 0) return;
-    queued_[index(rank)] = 1;
-    queue_.push_back(rank);
+    if (awaited_[index(to)] != data_.datum(action)) return;
+    awaited_[index(to)] = kNothing;
+    ready_.push_back(to);
   }
 
   const Schedule& schedule_;
@@ -89,8 +90,8 @@ class Replay {
   Dependencies dependencies_;
   Availability data_;
   std::vector<std::size_t> position_;
-  std::vector<std::uint8_t> queued_;
-  std::vector<Rank> queue_;
+  std::vector<std::size_t> awaited_;  // the datum that holds up a rank
+  std::vector<Rank> ready_;
 };
 
 }  // namespace pipewright

@@ -1,5 +1,6 @@
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "schedule/ir/availability.h"
@@ -43,6 +44,7 @@ class MessagePlacer {
         data_(schedule),
         placed_(schedule.ranks.size()),
         next_(schedule.ranks.size()),
+        awaited_(schedule.ranks.size(), kNothing),
         this_round_(schedule.ranks.size()),
         next_round_(schedule.ranks.size()) {
     for (std::size_t rank = 0; rank < placed_.size(); ++rank) {
@@ -71,7 +73,10 @@ class MessagePlacer {
     if (at == actions.size()) return false;
     const std::span<const Action> cell = actions.subspan(at, cell_size(actions, at));
     for (const Action action : cell) {
-      if (!data_.is_ready(action)) return false;
+      Action producer;
+      if (!data_.needs(action, producer) || data_.has(producer)) continue;
+      awaited_[static_cast<std::size_t>(rank)] = data_.datum(producer);
+      return false;
     }
     auto& out = placed_[static_cast<std::size_t>(rank)];
     out.insert(out.end(), cell.begin(), cell.end());
@@ -89,13 +94,18 @@ class MessagePlacer {
                                     static_cast<Microbatch>(action.microbatch));
     placed_[static_cast<std::size_t>(rank)].push_back(send);
     placed_[static_cast<std::size_t>(to)].push_back(counterpart(send));
+    if (awaited_[static_cast<std::size_t>(to)] != data_.datum(action)) return;
+    awaited_[static_cast<std::size_t>(to)] = kNothing;
     (to > rank ? this_round_ : next_round_).insert(to);
   }
+
+  static constexpr std::size_t kNothing = std::numeric_limits<std::size_t>::max();
 
   Schedule& schedule_;
   Availability data_;
   std::vector<std::vector<Action>> placed_;
   std::vector<std::size_t> next_;
+  std::vector<std::size_t> awaited_;  // the datum that holds up a rank
   RankSet this_round_;
   RankSet next_round_;
 };

@@ -41,12 +41,12 @@ void append_change_reversed(const UpcomingStages& before, const UpcomingStages& 
   for (auto stage = after.stages().rbegin(); stage != after.stages().rend(); ++stage) {
     if (!before.contains(*stage)) reversed.push_back(make_action(*stage, Kind::Unshard));
   }
-  std::vector<Stage> freed;
+  const std::size_t first_freed = reversed.size();
   for (const Stage stage : before.stages()) {
-    if (!after.contains(stage)) freed.push_back(stage);
+    if (!after.contains(stage)) reversed.push_back(make_action(stage, Kind::Reshard));
   }
-  std::ranges::sort(freed, std::greater<>());
-  for (const Stage stage : freed) reversed.push_back(make_action(stage, Kind::Reshard));
+  std::sort(reversed.begin() + static_cast<std::ptrdiff_t>(first_freed), reversed.end(),
+            [](Action a, Action b) { return a.stage > b.stage; });
 }
 
 }  // namespace
@@ -56,13 +56,14 @@ void add_unshard(Schedule& schedule, int max_active_stages) {
   for (auto& actions : schedule.ranks) {
     reversed.clear();
     UpcomingStages upcoming(max_active_stages);
+    UpcomingStages later(max_active_stages);
     for (std::size_t end = actions.size(); end > 0;) {
       std::size_t begin = end - 1;
       while (begin > 0 && actions[begin - 1].fused_with_next) --begin;
       const std::span<const Action> cell(actions.data() + begin, end - begin);
       const Stage front = upcoming.stages().empty() ? -1 : upcoming.stages().front();
       if (cell.size() != 1 || cell[0].stage != front) {
-        const UpcomingStages later = upcoming;
+        later = upcoming;
         upcoming.precede_by(cell);
         append_change_reversed(upcoming, later, reversed);
       }

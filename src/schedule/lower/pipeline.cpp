@@ -1,11 +1,12 @@
+#include <algorithm>
 #include <array>
 #include <functional>
 
 #include "pipewright/base/error.h"
 #include "pipewright/schedule/lower.h"
-#include "pipewright/schedule/validate.h"
 #include "schedule/ir/bubbles.h"
 #include "schedule/lower/passes.h"
+#include "schedule/validate/rules.h"
 
 namespace pipewright {
 namespace {
@@ -15,10 +16,27 @@ struct Pass {
   bool enabled;
   std::function<void(Schedule&)> run;
   Format format_after;
+  /// It only adds or moves what surrounds the compute actions.
+  bool keeps_compute;
 };
 
-void check(const Schedule& schedule, Format format, const std::string& where) {
-  const std::vector<Diagnostic> found = validate(schedule, format);
+bool is_next_compute(const std::vector<Action>& actions, std::size_t& at) {
+  while (at < actions.size() && !is_compute(actions[at].kind)) ++at;
+  return at < actions.size();
+}
+
+/// Whether both lists have the same compute actions, fuse marks included, in the same order.
+bool same_compute(const std::vector<Action>& a, const std::vector<Action>& b) {
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (is_next_compute(a, i) && is_next_compute(b, j)) {
+    if (a[i++] != b[j++]) return false;
+  }
+  return !is_next_compute(a, i) && !is_next_compute(b, j);
+}
+
+void check(const Schedule& schedule, Format format, Scope scope, const std::string& where) {
+  const std::vector<Diagnostic> found = validate(schedule, format, scope);
   if (found.empty()) return;
   throw InvalidSchedule("[lower] " + where + ": " + to_text(found.front()) +
                         (found.size() == 1 ? "" : " (and " + std::to_string(found.size() - 1) + " more)"));
@@ -32,18 +50,24 @@ Schedule lower(Schedule schedule, const LowerOptions& options) {
                         std::to_string(options.max_active_stages));
   }
   const std::array<Pass, 6> passes = {{
-      {"remove_bubbles", true, remove_bubbles, Format::ComputeOnly},
-      {"merge_backward", options.merge_backward, merge_backward, Format::ComputeOnly},
-      {"add_unshard", true, [&](Schedule& s) { add_unshard(s, options.max_active_stages); }, Format::Annotated},
-      {"add_reduce_grad", true, add_reduce_grad, Format::Annotated},
-      {"add_messages", true, add_messages, Format::Lowered},
-      {"defer_receives", options.defer_receives, defer_receives, Format::Lowered},
+      {"remove_bubbles", true, remove_bubbles, Format::ComputeOnly, true},
+      {"merge_backward", options.merge_backward, merge_backward, Format::ComputeOnly, false},
+      {"add_unshard", true, [&](Schedule& s) { add_unshard(s, options.max_active_stages); }, Format::Annotated, true},
+      {"add_reduce_grad", true, add_reduce_grad, Format::Annotated, true},
+      {"add_messages", true, add_messages, Format::Lowered, true},
+      {"defer_receives", options.defer_receives, defer_receives, Format::Lowered, true},
   }};
-  check(schedule, Format::ComputeOnly, "the schedule to lower");
+  check(schedule, Format::ComputeOnly, Scope::All, "the schedule to lower");
   for (const Pass& pass : passes) {
     if (!pass.enabled) continue;
+    const std::string where = std::string("after ") + pass.name;
+    const std::vector<std::vector<Action>> before = schedule.ranks;
     pass.run(schedule);
-    check(schedule, pass.format_after, std::string("after ") + pass.name);
+    // A compute order that is still the same is still valid; only the rest is checked anew.
+    if (pass.keeps_compute && !std::ranges::equal(before, schedule.ranks, same_compute)) {
+      throw InvalidSchedule("[lower] " + where + ": the order of compute actions has changed");
+    }
+    check(schedule, pass.format_after, pass.keeps_compute ? Scope::AroundCompute : Scope::All, where);
   }
   return schedule;
 }

@@ -68,11 +68,15 @@ json run_json(const Drawing& drawing) {
   return run;
 }
 
-/// JSON inside a script element must not close it.
+/// JSON inside a script element must neither close it nor open a comment.
 std::string embeddable(const json& data) {
-  std::string text = data.dump();
-  for (std::size_t at = text.find("</"); at != std::string::npos; at = text.find("</", at + 3)) {
-    text.replace(at, 2, "<\\/");
+  std::string text;
+  for (const char c : data.dump()) {
+    if (c == '<') {
+      text += "\\u003c";
+    } else {
+      text += c;
+    }
   }
   return text;
 }

@@ -7,12 +7,13 @@
 namespace pipewright {
 
 Color color_of(Kind kind, int local_stage) {
+  // The page's own colours: told apart by colour-blind readers too.
   const auto base = [kind]() -> Color {
     switch (kind) {
-      case Kind::F: return {58, 110, 190};
-      case Kind::B: return {214, 126, 34};
-      case Kind::I: return {28, 140, 140};
-      case Kind::W: return {84, 150, 62};
+      case Kind::F: return {0x27, 0x64, 0xb8};
+      case Kind::B: return {0xee, 0x97, 0x22};
+      case Kind::I: return {0x40, 0xcb, 0xc2};
+      case Kind::W: return {0x4a, 0x75, 0x35};
       default: return {120, 120, 120};
     }
   }();

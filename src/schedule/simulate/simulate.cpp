@@ -54,7 +54,8 @@ class Simulation {
     for (const auto& actions : schedule_.ranks) {
       timeline_.ranks.emplace_back().reserve(actions.size());
     }
-    Replay(schedule_, lowered_).run([this](Rank rank, std::size_t, std::span<const Action> cell) {
+    Replay replay(schedule_, lowered_);
+    const bool ended = replay.run([this](Rank rank, std::size_t, std::span<const Action> cell) {
       if (cell[0].kind == Kind::Bubble) return;
       if (costs_.overlap == OverlapCost::Serial || cell.size() == 1) {
         for (const Action action : cell) run_block(rank, {&action, 1});
@@ -62,6 +63,9 @@ class Simulation {
         run_block(rank, cell);
       }
     });
+    if (!ended) {  // validation leaves one cause: sends that come too late in a circle of ranks
+      throw InvalidSchedule("[simulate] the plan deadlocks; 'pipewright validate --lowered' names the circle");
+    }
     if (lowered_) complete_messages();
     return std::move(timeline_);
   }

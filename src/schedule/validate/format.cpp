@@ -13,28 +13,37 @@ bool is_overlap(std::span<const Action> cell) {
          (gives_input_grad(cell[0].kind) && cell[1].kind == Kind::F);
 }
 
+bool is_allowed(Kind kind, Format format) {
+  if (is_compute(kind)) return true;
+  if (kind == Kind::Bubble) return format == Format::ComputeOnly;
+  const bool message = is_send(kind) || is_receive(kind);
+  return message ? format == Format::Lowered : format != Format::ComputeOnly;
+}
+
+std::string why_not(Action action, Format format) {
+  if (action.kind == Kind::Bubble) return "an empty cell in a lowered schedule";
+  if (format == Format::ComputeOnly) return to_text(action) + " in a compute-only schedule (is it lowered?)";
+  return to_text(action) + " before messages are placed";
+}
+
 }  // namespace
 
 void check_format(const Subject& subject, Findings& findings) {
-  const bool compute_only = subject.format == Format::ComputeOnly;
-  const bool messages = subject.format == Format::Lowered;
+  bool suspect = subject.counts.fused > 0;
+  for (std::size_t kind = 0; kind < subject.counts.of.size(); ++kind) {
+    suspect |= subject.counts.of[kind] > 0 && !is_allowed(static_cast<Kind>(kind), subject.format);
+  }
+  if (!suspect) return;
   for (Rank rank = 0; rank < subject.schedule.rank_count(); ++rank) {
     const std::span<const Action> actions = subject.schedule.ranks[static_cast<std::size_t>(rank)];
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      const Action action = actions[i];
-      if (action.fused_with_next) {
-        const auto cell = actions.subspan(i, cell_size(actions, i));
-        if (!is_overlap(cell)) {
-          findings.add(rank, i, "an OVERLAP_F_B has one F and one B or I, not " + cell_text(cell));
-        }
-        i += cell.size() - 1;
-      } else if (!compute_only && action.kind == Kind::Bubble) {
-        findings.add(rank, i, "an empty cell in a lowered schedule");
-      } else if (compute_only && action.kind > Kind::W) {
-        findings.add(rank, i, to_text(action) + " in a compute-only schedule (is it lowered?)");
-      } else if (!messages && (is_send(action.kind) || is_receive(action.kind))) {
-        findings.add(rank, i, to_text(action) + " before messages are placed");
+    for (std::size_t at = 0; at < actions.size();) {
+      const auto cell = actions.subspan(at, actions[at].fused_with_next ? cell_size(actions, at) : 1);
+      if (actions[at].fused_with_next && !is_overlap(cell)) {
+        findings.add(rank, at, "an OVERLAP_F_B has one F and one B or I, not " + cell_text(cell));
+      } else if (!is_allowed(actions[at].kind, subject.format)) {
+        findings.add(rank, at, why_not(actions[at], subject.format));
       }
+      at += cell.size();
     }
   }
 }

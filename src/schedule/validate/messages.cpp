@@ -17,11 +17,13 @@ class MessageCheck {
     const Schedule& schedule = subject_.schedule;
     const bool has_backward = subject_.has_backward();
     for (Stage stage = 0; stage < schedule.stage_count(); ++stage) {
+      const bool next = crosses(stage, stage + 1);
+      const bool previous = crosses(stage, stage - 1);
       for (Microbatch j = 0; j < schedule.microbatches; ++j) {
-        check_send(stage, j, Kind::SendF, crosses(stage, stage + 1));
-        check_send(stage, j, Kind::SendB, has_backward && crosses(stage, stage - 1));
-        check_receive(stage, j, Kind::RecvF, crosses(stage, stage - 1));
-        check_receive(stage, j, Kind::RecvB, has_backward && crosses(stage, stage + 1));
+        check_send(stage, j, Kind::SendF, next);
+        check_send(stage, j, Kind::SendB, has_backward && previous);
+        check_receive(stage, j, Kind::RecvF, previous);
+        check_receive(stage, j, Kind::RecvB, has_backward && next);
       }
       if (findings_.full()) return;
     }
@@ -80,14 +82,18 @@ class MessageCheck {
   bool check_presence(Stage stage, Microbatch j, Kind kind, bool expected) {
     const ActionIndex::Entry& entry = subject_.index->at(stage, j);
     if (entry.has(kind) == expected) return expected;
+    report_presence(stage, j, kind, expected);
+    return false;
+  }
+
+  void report_presence(Stage stage, Microbatch j, Kind kind, bool expected) {
     const Rank rank = subject_.rank_of(stage);
     const std::string name = to_text(make_action(stage, kind, j));
     if (expected) {
       findings_.add_absence(rank, name, name + " is missing");
     } else {
-      findings_.add(rank, entry[kind], name + " has no peer on another rank");
+      findings_.add(rank, subject_.index->at(stage, j)[kind], name + " has no peer on another rank");
     }
-    return false;
   }
 
   const Subject& subject_;

@@ -9,16 +9,29 @@
 
 namespace pipewright {
 
+enum class Scope {
+  All,
+  /// What surrounds the compute actions, whose own order is known to be valid.
+  AroundCompute,
+};
+std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope scope);
+
+struct KindCounts {
+  std::array<std::size_t, 12> of{};
+  std::size_t fused = 0;
+};
+
 /// What the rules read.
 struct Subject {
   const Schedule& schedule;
   Format format;
-  /// How many actions of each kind there are.
-  std::array<std::size_t, 12> kind_counts;
-  /// Null for the rules that must pass before it can be built.
+  /// How many actions of each kind there are, and how many are fused with the next.
+  KindCounts counts;
+  /// Null for the rules that must pass before it can be built, and for those
+  /// that do not need it.
   const ActionIndex* index = nullptr;
 
-  std::size_t count(Kind kind) const { return kind_counts[static_cast<std::size_t>(kind)]; }
+  std::size_t count(Kind kind) const { return counts.of[static_cast<std::size_t>(kind)]; }
   bool has_backward() const { return count(Kind::B) + count(Kind::I) + count(Kind::W) > 0; }
   Rank rank_of(Stage stage) const { return schedule.placement[static_cast<std::size_t>(stage)]; }
   Action action(Rank rank, std::size_t position) const {

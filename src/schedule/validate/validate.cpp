@@ -13,26 +13,39 @@ struct Rule {
   void (*check)(const Subject&, Findings&);
   /// Rules of a later tier rely on all earlier ones: they run only if nothing was found yet.
   int tier;
+  /// Whether the rule looks at nothing but the order of compute actions.
+  bool compute_only;
 };
 
 constexpr std::array<Rule, 9> kRules = {{
-    {"format", check_format, 0},
-    {"placement", check_placement, 0},
-    {"counts", check_counts, 1},
-    {"split", check_split, 2},
-    {"order", check_order, 2},
-    {"dependencies", check_dependencies, 3},
-    {"messages", check_messages, 3},
-    {"reduce_grad", check_reduce_grad, 3},
-    {"unshard", check_unshard, 3},
+    {"format", check_format, 0, false},
+    {"placement", check_placement, 0, false},
+    {"counts", check_counts, 1, true},
+    {"split", check_split, 2, true},
+    {"order", check_order, 2, true},
+    {"dependencies", check_dependencies, 3, true},
+    {"messages", check_messages, 3, false},
+    {"reduce_grad", check_reduce_grad, 3, false},
+    {"unshard", check_unshard, 3, false},
 }};
 
-std::array<std::size_t, 12> count_kinds(const Schedule& schedule) {
-  std::array<std::size_t, 12> counts{};
+KindCounts count_kinds(const Schedule& schedule) {
+  // Neighbours are often of one kind: several counters a kind keep increments
+  // from waiting for each other.
+  std::array<KindCounts, 4> lanes{};
   for (const auto& actions : schedule.ranks) {
-    for (const Action action : actions) ++counts[static_cast<std::size_t>(action.kind)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      KindCounts& lane = lanes[i % lanes.size()];
+      ++lane.of[static_cast<std::size_t>(actions[i].kind)];
+      lane.fused += actions[i].fused_with_next ? 1 : 0;
+    }
   }
-  return counts;
+  KindCounts total;
+  for (const KindCounts& lane : lanes) {
+    for (std::size_t kind = 0; kind < total.of.size(); ++kind) total.of[kind] += lane.of[kind];
+    total.fused += lane.fused;
+  }
+  return total;
 }
 
 }  // namespace
@@ -67,17 +80,23 @@ std::string to_text(const Diagnostic& diagnostic) {
 }
 
 std::vector<Diagnostic> validate(const Schedule& schedule, Format format) {
+  return validate(schedule, format, Scope::All);
+}
+
+std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope scope) {
   std::vector<Diagnostic> found;
-  Subject subject{.schedule = schedule, .format = format, .kind_counts = count_kinds(schedule)};
+  Subject subject{.schedule = schedule, .format = format, .counts = count_kinds(schedule)};
   std::unique_ptr<ActionIndex> index;
   int tier = 0;
   for (const Rule& rule : kRules) {
+    if (rule.compute_only && scope == Scope::AroundCompute) continue;
     if (rule.tier > tier) {
       if (!found.empty()) break;
       tier = rule.tier;
     }
     // The count of forwards has shown by now that the index is no larger than the schedule.
-    if (tier == 2 && index == nullptr) {
+    const bool needs_index = scope == Scope::All || format == Format::Lowered;
+    if (tier >= 2 && needs_index && index == nullptr) {
       index = std::make_unique<ActionIndex>(schedule);
       subject.index = index.get();
     }

@@ -1,0 +1,46 @@
+# The front door: every target does its own set-up and can be called again at any time.
+.DEFAULT_GOAL := help
+.PHONY: help setup build test lint asan fuzz demo bench clean
+
+PROGRAM := build/bin/pipewright
+FUZZ_SECONDS ?= 60
+
+help:  ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
+
+setup:  ## Install what the build and the tests need (Debian packages, .venv)
+	@scripts/setup.sh build test
+
+build:  ## Build the optimised program, build/bin/pipewright
+	@scripts/setup.sh build
+	@scripts/build.sh release
+
+test:  ## Build and run all tests
+	@scripts/setup.sh build test
+	@scripts/build.sh release
+	@ctest --preset release
+
+lint:  ## Check formatting and run clang-tidy
+	@scripts/setup.sh build test
+	@scripts/lint.sh
+
+asan:  ## Run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/setup.sh build test
+	@scripts/build.sh asan
+	@ctest --preset asan -L cpp
+
+fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60)
+	@scripts/setup.sh build test
+	@scripts/build.sh fuzz
+	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 tests/fuzz/corpus
+
+demo: build  ## Draw and compare all schedules: gallery/index.html
+	@scripts/demo.sh $(PROGRAM) gallery
+
+bench:  ## Benchmarks, beside PyTorch in the same run
+	@scripts/setup.sh build test
+	@scripts/build.sh release
+	@.venv/bin/python bench/compare_planning.py build/bin/schedule_bench
+
+clean:  ## Remove what was built; .venv stays
+	@rm -rf build gallery
