@@ -52,7 +52,11 @@ class ReceiveDeferral {
   void run_rank(Rank rank) {
     while (!has_ended(rank)) {
       const std::span<const Action> now = cell(rank);
-      if (is_send(now[0].kind)) return wake(data_.consumer(now[0]));  // blocked until received
+      if (is_send(now[0].kind)) {  // blocked until received: who computes may need it now
+        const Rank to = data_.consumer(now[0]);
+        if (!has_ended(to) && !is_send(cell(to)[0].kind)) wake(to);
+        return;
+      }
       for (const Action action : now) {
         if (!receive_for(rank, action)) return;
       }

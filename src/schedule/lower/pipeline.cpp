@@ -1,6 +1,7 @@
+#include "schedule/lower/pipeline.h"
+
 #include <algorithm>
 #include <array>
-#include <functional>
 
 #include "pipewright/base/error.h"
 #include "pipewright/schedule/lower.h"
@@ -10,15 +11,6 @@
 
 namespace pipewright {
 namespace {
-
-struct Pass {
-  const char* name;
-  bool enabled;
-  std::function<void(Schedule&)> run;
-  Format format_after;
-  /// It only adds or moves what surrounds the compute actions.
-  bool keeps_compute;
-};
 
 bool is_next_compute(const std::vector<Action>& actions, std::size_t& at) {
   while (at < actions.size() && !is_compute(actions[at].kind)) ++at;
@@ -44,19 +36,7 @@ void check(const Schedule& schedule, Format format, Scope scope, const std::stri
 
 }  // namespace
 
-Schedule lower(Schedule schedule, const LowerOptions& options) {
-  if (options.max_active_stages < 1) {
-    throw ArgumentError("max_active_stages must be at least 1, not " +
-                        std::to_string(options.max_active_stages));
-  }
-  const std::array<Pass, 6> passes = {{
-      {"remove_bubbles", true, remove_bubbles, Format::ComputeOnly, true},
-      {"merge_backward", options.merge_backward, merge_backward, Format::ComputeOnly, false},
-      {"add_unshard", true, [&](Schedule& s) { add_unshard(s, options.max_active_stages); }, Format::Annotated, true},
-      {"add_reduce_grad", true, add_reduce_grad, Format::Annotated, true},
-      {"add_messages", true, add_messages, Format::Lowered, true},
-      {"defer_receives", options.defer_receives, defer_receives, Format::Lowered, true},
-  }};
+Schedule run_passes(Schedule schedule, std::span<const Pass> passes) {
   check(schedule, Format::ComputeOnly, Scope::All, "the schedule to lower");
   for (const Pass& pass : passes) {
     if (!pass.enabled) continue;
@@ -70,6 +50,22 @@ Schedule lower(Schedule schedule, const LowerOptions& options) {
     check(schedule, pass.format_after, pass.keeps_compute ? Scope::AroundCompute : Scope::All, where);
   }
   return schedule;
+}
+
+Schedule lower(Schedule schedule, const LowerOptions& options) {
+  if (options.max_active_stages < 1) {
+    throw ArgumentError("max_active_stages must be at least 1, not " +
+                        std::to_string(options.max_active_stages));
+  }
+  const std::array<Pass, 6> passes = {{
+      {"remove_bubbles", true, remove_bubbles, Format::ComputeOnly, true},
+      {"merge_backward", options.merge_backward, merge_backward, Format::ComputeOnly, false},
+      {"add_unshard", true, [&](Schedule& s) { add_unshard(s, options.max_active_stages); }, Format::Annotated, true},
+      {"add_reduce_grad", true, add_reduce_grad, Format::Annotated, true},
+      {"add_messages", true, add_messages, Format::Lowered, true},
+      {"defer_receives", options.defer_receives, defer_receives, Format::Lowered, true},
+  }};
+  return run_passes(std::move(schedule), passes);
 }
 
 }  // namespace pipewright
