@@ -31,8 +31,8 @@ ScheduleSpec spec_for(const std::string& name, const SizeOptions& sizes) {
 std::string table(const std::vector<Drawing>& drawings) {
   std::ostringstream out;
   out << std::left << std::setw(24) << "schedule" << std::right << std::setw(7) << "stages" << std::setw(10)
-      << "makespan" << std::setw(10) << "ideal" << std::setw(11) << "bubble %" << std::setw(12)
-      << "by span %" << std::setw(17) << "peak activation" << '\n';
+      << "makespan" << std::setw(10) << "ideal" << std::setw(11) << "bubble %" << std::setw(12) << "by span %"
+      << std::setw(17) << "peak activation" << '\n';
   for (const Drawing& drawing : drawings) {
     const Metrics metrics = measure(drawing.timeline, drawing.costs);
     out << std::left << std::setw(24) << drawing.name << std::right << std::setw(7)

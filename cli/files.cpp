@@ -17,6 +17,8 @@ Schedule read_schedule(const std::string& path) {
     return parse_csv(file);
   } catch (const ParseError& error) {
     throw ParseError(name + ": " + error.what());
+  } catch (const std::ios_base::failure&) {
+    throw ArgumentError("cannot read " + name);
   }
 }
 

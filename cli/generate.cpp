@@ -15,9 +15,11 @@ void add_generate(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("generate", "Generate a schedule as CSV: one row a rank");
-  command->add_option("name", options->name, "The schedule's name, in any case ('pipewright list')")->required();
+  command->add_option("name", options->name, "The schedule's name, in any case ('pipewright list')")
+      ->required();
   options->sizes.add_to(*command, true);
-  auto* lowered = command->add_flag("--lowered", options->lowered, "Lower it: with messages and data-parallel actions");
+  auto* lowered =
+      command->add_flag("--lowered", options->lowered, "Lower it: with messages and data-parallel actions");
   add_lower_options(*command, options->lower);
   for (const char* name : {"--defer-recv", "--max-active-stages", "--merge-backward"}) {
     command->get_option(name)->needs(lowered);

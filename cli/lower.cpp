@@ -14,7 +14,8 @@ void add_lower(CLI::App& app) {
     std::string output;
   };
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("lower", "Turn a compute-only CSV into a plan with messages (compute_comms)");
+  auto* command =
+      app.add_subcommand("lower", "Turn a compute-only CSV into a plan with messages (compute_comms)");
   command->add_option("file", options->input, "The CSV file; - for standard input")->required();
   add_lower_options(*command, options->lower);
   command->add_option("-o,--output", options->output, "Write to this file instead of standard output");

@@ -57,14 +57,17 @@ std::string SourceOptions::title() const {
 }
 
 void CostOptions::add_to(CLI::App& command) {
-  auto* f = command.add_option("--f", rank.f, "Time of a rank's forward of one microbatch, over all its stages");
+  auto* f =
+      command.add_option("--f", rank.f, "Time of a rank's forward of one microbatch, over all its stages");
   auto* i = command.add_option("--i", rank.i, "Time of its input gradients");
-  auto* w = command.add_option("--w", rank.w, "Time of its weight gradients; a full backward takes --i plus --w");
+  auto* w =
+      command.add_option("--w", rank.w, "Time of its weight gradients; a full backward takes --i plus --w");
   auto* comm = command.add_option("--comm", rank.comm, "Time of a message between ranks");
   command
-      .add_option("--overlap", overlap,
-                  "What an OVERLAP_F_B costs: the sum of its parts as one block, the max of them, or "
-                  "serial: the parts one after the other")
+      .add_option(
+          "--overlap", overlap,
+          "What an OVERLAP_F_B costs: the sum of its parts as one block (the default), the max of them, or "
+          "serial: the parts one after the other")
       ->check(CLI::IsMember({"sum", "max", "serial"}));
   auto* costs = command.add_option("--costs", file, "Read costs by stage and by link from this JSON file");
   for (CLI::Option* option : {f, i, w, comm}) {
@@ -86,6 +89,7 @@ Costs CostOptions::load(const Placement& placement) const {
       throw ParseError(file + ": " + error.what());
     }
   }
+  if (overlap == "sum") costs.overlap = OverlapCost::Sum;
   if (overlap == "max") costs.overlap = OverlapCost::Max;
   if (overlap == "serial") costs.overlap = OverlapCost::Serial;
   return costs;

@@ -38,7 +38,7 @@ struct SourceOptions {
 /// --f, --i, --w, --comm, --overlap or --costs.
 struct CostOptions {
   RankCosts rank;
-  std::string overlap = "sum";
+  std::string overlap;  ///< Empty: as the costs say.
   std::string file;
 
   void add_to(CLI::App& command);

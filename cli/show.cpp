@@ -47,7 +47,9 @@ void add_show(CLI::App& app) {
                    "zoom and hover in; trace: for Perfetto and chrome://tracing")
       ->check(CLI::IsMember({"grid", "timeline", "svg", "html", "trace"}))
       ->capture_default_str();
-  command->add_option("--columns", options->columns, "Width of the timeline in characters; 0: as wide as its text")
+  command
+      ->add_option("--columns", options->columns,
+                   "Width of the timeline in characters; 0: as wide as its text")
       ->check(CLI::Range(0, 4000));
   command->add_option("--color", options->color, "Colours of the timeline")
       ->check(CLI::IsMember({"auto", "always", "never"}))

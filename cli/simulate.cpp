@@ -20,7 +20,8 @@ json to_json(const Drawing& drawing) {
                  {"ideal", metrics.ideal},
                  {"bubble_rate_makespan", metrics.bubble_rate_makespan},
                  {"bubble_rate_span", metrics.bubble_rate_span}};
-  for (const char* field : {"span", "busy", "idle", "peak_activation", "activation", "actions", "critical_path"}) {
+  for (const char* field :
+       {"span", "busy", "idle", "peak_activation", "activation", "actions", "critical_path"}) {
     result[field] = json::array();
   }
   for (const RankMetrics& rank : metrics.ranks) {
@@ -33,10 +34,8 @@ json to_json(const Drawing& drawing) {
     const auto& actions = drawing.timeline.ranks[rank];
     result["activation"].push_back(activation_curve(actions, drawing.costs));
     for (const TimedAction& timed : actions) {
-      result["actions"].push_back({{"rank", rank},
-                                   {"action", to_text(timed.action)},
-                                   {"start", timed.start},
-                                   {"end", timed.end}});
+      result["actions"].push_back(
+          {{"rank", rank}, {"action", to_text(timed.action)}, {"start", timed.start}, {"end", timed.end}});
     }
   }
   for (const auto& [rank, position] : critical_path(drawing.timeline)) {
@@ -64,7 +63,8 @@ void print_text(const Drawing& drawing, std::ostream& out) {
   constexpr std::size_t kShown = 12;
   const auto path = critical_path(drawing.timeline);
   for (std::size_t i = 0; i < std::min(kShown, path.size()); ++i) {
-    out << ' ' << to_text(drawing.timeline.ranks[static_cast<std::size_t>(path[i].rank)][path[i].position].action);
+    out << ' '
+        << to_text(drawing.timeline.ranks[static_cast<std::size_t>(path[i].rank)][path[i].position].action);
   }
   if (path.size() > kShown) out << " … (" << path.size() << " actions; all with --json)";
   out << '\n';
@@ -80,7 +80,8 @@ void add_simulate(CLI::App& app) {
     std::string output;
   };
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("simulate", "Tell how long a schedule takes, where it idles, what memory it needs");
+  auto* command =
+      app.add_subcommand("simulate", "Tell how long a schedule takes, where it idles, what memory it needs");
   options->source.add_to(*command);
   options->costs.add_to(*command);
   command->add_flag("--json", options->json, "Everything, with start and end of every action, as JSON");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -51,9 +52,11 @@ struct Action {
   std::uint16_t stage = 0;
   std::uint32_t microbatch = 0;
 
-  friend constexpr bool operator==(const Action&, const Action&) = default;
+  friend constexpr bool operator==(Action a, Action b) {
+    return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+  }
 };
-static_assert(sizeof(Action) == 8, "tens of millions of actions must stay cheap");
+static_assert(sizeof(Action) == sizeof(std::uint64_t), "tens of millions of actions must stay cheap");
 
 /// REQUIRES: 0 ≤ stage < kMaxStages and 0 ≤ microbatch < kMaxMicrobatches.
 constexpr Action make_action(Stage stage, Kind kind, Microbatch microbatch = 0) {

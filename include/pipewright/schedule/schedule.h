@@ -35,6 +35,9 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
+/// The same ranks, placement and microbatches, with nothing to do yet.
+Schedule with_empty_lists(const Schedule& schedule);
+
 /// True if any action is not a compute action or a bubble: the compute_comms format.
 bool is_lowered(const Schedule& schedule);
 

@@ -35,6 +35,7 @@ struct RankMetrics {
 };
 
 struct Metrics {
+  double start = 0;     ///< When the first compute action starts.
   double makespan = 0;  ///< From the first start to the last end over all ranks.
   double ideal = 0;     ///< The busiest rank's compute time: no schedule is shorter.
   /// 1 − ideal / makespan.

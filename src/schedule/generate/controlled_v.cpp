@@ -78,8 +78,7 @@ class Squeeze {
     const int slot = state.slot(pass);
     if (slot >= state.slots[kI0]) return false;
     const Pass other = pass == kF0 ? kF1 : kF0;
-    const int planned_before =
-        slot <= state.slots[other] ? 0 : (slot - 1 - state.slots[other]) / kPeriod + 1;
+    const int planned_before = slot <= state.slots[other] ? 0 : (slot - 1 - state.slots[other]) / kPeriod + 1;
     const int owed = std::max(0, std::min(sizes_.microbatches, planned_before) - state.done[other]);
     return state.activations + 1 + owed <= max_activations_;
   }

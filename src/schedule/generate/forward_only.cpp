@@ -20,8 +20,8 @@ Schedule forward_only(const Sizes& sizes, Placement placement) {
   for (Stage stage = schedule.last_stage(); stage >= 0; --stage) {
     local[static_cast<std::size_t>(schedule.placement[static_cast<std::size_t>(stage)])].push_back(stage);
   }
-  std::vector<Microbatch> done(stages);   // forwards run before the current step
-  std::vector<Stage> running;             // what the current step runs
+  std::vector<Microbatch> done(stages);  // forwards run before the current step
+  std::vector<Stage> running;            // what the current step runs
   std::size_t left = stages * static_cast<std::size_t>(sizes.microbatches);
   while (left > 0) {
     running.clear();

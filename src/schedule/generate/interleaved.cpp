@@ -5,37 +5,67 @@
 namespace pipewright {
 namespace {
 
+/// Counts through a rank's passes of one kind: `per_round` microbatches on one
+/// local stage, the same on the next, and so on; then the next round.
+class PassCounter {
+ public:
+  PassCounter(const Sizes& sizes, Microbatch per_round) : sizes_(sizes), per_round_(per_round) {}
+
+  /// How many of the rank's stages came before in this round.
+  int local_stage() const { return local_stage_; }
+  Microbatch microbatch() const { return round_start_ + in_round_; }
+
+  void advance() {
+    if (++in_round_ < per_round_) return;
+    in_round_ = 0;
+    if (++local_stage_ < sizes_.stages_per_rank) return;
+    local_stage_ = 0;
+    round_start_ += per_round_;
+  }
+
+ private:
+  const Sizes& sizes_;
+  Microbatch per_round_;
+  Microbatch round_start_ = 0;
+  Microbatch in_round_ = 0;
+  int local_stage_ = 0;
+};
+
 /// The actions of one rank, appended pass by pass.
 class RankOrder {
  public:
-  RankOrder(const Sizes& sizes, const OneForwardOneBackward& rule, Rank rank,
-            std::vector<Action>& out)
-      : sizes_(sizes), rule_(rule), rank_(rank), out_(out) {}
+  RankOrder(const Sizes& sizes, const OneForwardOneBackward& rule, Rank rank, std::vector<Action>& out)
+      : sizes_(sizes),
+        rule_(rule),
+        rank_(rank),
+        out_(out),
+        forwards_(sizes, rule.per_round),
+        backwards_(sizes, rule.per_round),
+        weights_(sizes, rule.per_round) {}
 
   void build() {
     const int passes = sizes_.stages_per_rank * sizes_.microbatches;
     const int hops = sizes_.ranks - 1 - rank_;
-    const int warmup = std::min((sizes_.stages_per_rank - 1) * rule_.per_round +
-                                    rule_.warmup_per_hop * hops,
-                                passes);
+    const int warmup =
+        std::min((sizes_.stages_per_rank - 1) * rule_.per_round + rule_.warmup_per_hop * hops, passes);
     const int weight_lag = rule_.split_backward ? rank_ : passes;
     const int cells_per_pass = rule_.split_backward ? 3 : 2;
     out_.reserve(static_cast<std::size_t>(cells_per_pass * passes + 3 * sizes_.ranks + warmup));
 
     add_bubbles(rank_);
-    for (int k = 0; k < warmup; ++k) add_forward(k);
+    for (int k = 0; k < warmup; ++k) add_forward();
     if (warmup > 0) add_bubbles(wait_for_gradient(warmup, hops));
     for (int k = 0; k < passes; ++k) {
       if (warmup + k < passes) {
-        add_forward(warmup + k);
+        add_forward();
       } else if (!rule_.split_backward) {
         add_bubbles(1);  // drain: the others still run a forward here
       }
-      add_backward(k, rule_.split_backward ? Kind::I : Kind::B);
-      if (k >= weight_lag) add_backward(k - weight_lag, Kind::W);
+      add_backward(backwards_, rule_.split_backward ? Kind::I : Kind::B);
+      if (k >= weight_lag) add_backward(weights_, Kind::W);
     }
     if (!rule_.split_backward) return;
-    for (int k = std::max(0, passes - weight_lag); k < passes; ++k) add_backward(k, Kind::W);
+    for (int k = std::max(0, passes - weight_lag); k < passes; ++k) add_backward(weights_, Kind::W);
   }
 
  private:
@@ -46,22 +76,22 @@ class RankOrder {
 
   void add_bubbles(int count) { out_.insert(out_.end(), static_cast<std::size_t>(count), Action{}); }
 
-  /// The k-th forward and the k-th backward of this rank.
-  void add_forward(int k) { add(k, k / rule_.per_round % sizes_.stages_per_rank, Kind::F); }
-  void add_backward(int k, Kind kind) {
-    const int last = sizes_.stages_per_rank - 1;
-    add(k, last - k / rule_.per_round % sizes_.stages_per_rank, kind);
+  void add_forward() { add(forwards_, forwards_.local_stage(), Kind::F); }
+  void add_backward(PassCounter& counter, Kind kind) {
+    add(counter, sizes_.stages_per_rank - 1 - counter.local_stage(), kind);
   }
-  void add(int k, int local_stage, Kind kind) {
-    const int round = k / (rule_.per_round * sizes_.stages_per_rank);
-    out_.push_back(make_action(local_stage * sizes_.ranks + rank_, kind,
-                               round * rule_.per_round + k % rule_.per_round));
+  void add(PassCounter& counter, int local_stage, Kind kind) {
+    out_.push_back(make_action(local_stage * sizes_.ranks + rank_, kind, counter.microbatch()));
+    counter.advance();
   }
 
   const Sizes& sizes_;
   const OneForwardOneBackward& rule_;
   Rank rank_;
   std::vector<Action>& out_;
+  PassCounter forwards_;
+  PassCounter backwards_;
+  PassCounter weights_;
 };
 
 }  // namespace

@@ -15,10 +15,10 @@ Schedule interleaved_1f1b(const Sizes& sizes) {
   const auto [microbatches, per_round] = even_rounds(sizes.ranks, sizes.microbatches);
   Sizes even = sizes;
   even.microbatches = microbatches;
-  Schedule schedule = one_forward_one_backward(
-      even, {.warmup_per_hop = 2, .per_round = per_round, .split_backward = false});
+  Schedule schedule =
+      one_forward_one_backward(even, {.warmup_per_hop = 2, .per_round = per_round, .split_backward = false});
   if (microbatches != sizes.microbatches) {
-    remove_bubbles(schedule);
+    schedule = without_bubbles(schedule);
     keep_microbatches(schedule, sizes.microbatches);
     insert_bubbles(schedule);
   }

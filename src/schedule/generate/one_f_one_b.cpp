@@ -15,7 +15,7 @@ namespace pipewright {
 Schedule one_f_one_b(const Sizes& sizes) {
   Schedule schedule = one_forward_one_backward(
       sizes, {.warmup_per_hop = 1, .per_round = sizes.microbatches, .split_backward = false});
-  remove_bubbles(schedule);
+  schedule = without_bubbles(schedule);
   insert_bubbles(schedule);
   return schedule;
 }

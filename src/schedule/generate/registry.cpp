@@ -31,9 +31,8 @@ constexpr std::array<ScheduleInfo, 12> kInfos = {{
 
 /// In the order of `kInfos`; ForwardOnly, which takes a placement, comes last and apart.
 constexpr std::array<Schedule (*)(const Sizes&), 11> kGenerators = {
-    gpipe,           one_f_one_b, interleaved_1f1b, looped_bfs, interleaved_zero_bubble,
-    zbv_zero_bubble, dual_pipe_v, zb_h1,            zb_h2,      v_half,
-    v_min};
+    gpipe, one_f_one_b, interleaved_1f1b, looped_bfs, interleaved_zero_bubble, zbv_zero_bubble, dual_pipe_v,
+    zb_h1, zb_h2,       v_half,           v_min};
 
 /// Lower case, without the dashes and underscores that people leave out.
 std::string folded(std::string_view name) {
@@ -64,12 +63,12 @@ std::string near_names(std::string_view name) {
   std::vector<std::pair<std::size_t, std::string_view>> near;
   for (const ScheduleInfo& info : kInfos) {
     const std::string known = folded(info.name);
-    const bool part_of = wanted.size() >= 2 && (known.find(wanted) != std::string::npos ||
-                                                wanted.find(known) != std::string::npos);
+    const bool part_of = wanted.size() >= 2 &&
+                         (known.find(wanted) != std::string::npos || wanted.find(known) != std::string::npos);
     const std::size_t distance = part_of ? 0 : edit_distance(wanted, known);
     if (distance <= std::max<std::size_t>(2, known.size() / 3)) near.emplace_back(distance, info.name);
   }
-  std::ranges::stable_sort(near, {}, [](const auto& entry) { return entry.first; });
+  std::ranges::sort(near);
   if (near.empty()) {
     for (const ScheduleInfo& info : kInfos) near.emplace_back(0, info.name);
   }
@@ -131,10 +130,10 @@ const ScheduleInfo& find_schedule(std::string_view name) {
 
 Schedule make_schedule(const ScheduleSpec& spec) {
   const ScheduleInfo& info = find_schedule(spec.name);
-  const Sizes sizes{.ranks = spec.ranks,
-                    .microbatches = spec.microbatches,
-                    .stages_per_rank = spec.stages_per_rank == 0 ? info.default_stages_per_rank
-                                                                 : spec.stages_per_rank};
+  const Sizes sizes{
+      .ranks = spec.ranks,
+      .microbatches = spec.microbatches,
+      .stages_per_rank = spec.stages_per_rank == 0 ? info.default_stages_per_rank : spec.stages_per_rank};
   check_sizes(info, sizes);
   const auto row = static_cast<std::size_t>(&info - kInfos.data());
   if (row < kGenerators.size()) {

@@ -16,13 +16,11 @@ namespace pipewright {
 Schedule v_half(const Sizes& sizes) {
   const int p = sizes.ranks;
   const int shift = p % 2 == 0 ? 3 : 0;  // keeps the block's slots apart modulo six
-  return controlled_v(
-      sizes, {.slots =
-                  [p, shift](Rank rank) -> ControlledV::Slots {
-                    return {2 * rank, 3 * p - rank - 2, 3 * p + shift + 2 * rank - 1,
-                            6 * p + shift - rank - 2};
-                  },
-              .max_activations = 2 * ((p + 2) / 2)});
+  return controlled_v(sizes, {.slots = [p, shift](Rank rank) -> ControlledV::Slots {
+                                return {2 * rank, 3 * p - rank - 2, 3 * p + shift + 2 * rank - 1,
+                                        6 * p + shift - rank - 2};
+                              },
+                              .max_activations = 2 * ((p + 2) / 2)});
 }
 
 }  // namespace pipewright

@@ -16,11 +16,10 @@ namespace pipewright {
 Schedule v_min(const Sizes& sizes) {
   const int p = sizes.ranks;
   const int shift = p % 3 == 0 ? 2 : 0;  // keeps the block's slots apart modulo six
-  return controlled_v(sizes, {.slots =
-                                  [p, shift](Rank rank) -> ControlledV::Slots {
-                                    return {rank, 2 * p - rank - 1, 2 * p + shift + rank,
-                                            4 * p + shift - rank - 1};
-                                  },
+  return controlled_v(sizes, {.slots = [p, shift](Rank rank) -> ControlledV::Slots {
+                                return {rank, 2 * p - rank - 1, 2 * p + shift + rank,
+                                        4 * p + shift - rank - 1};
+                              },
                               .max_activations = 2 * ((p + 4) / 3)});
 }
 

@@ -15,7 +15,7 @@ namespace pipewright {
 Schedule zb_h1(const Sizes& sizes) {
   Schedule schedule = one_forward_one_backward(
       sizes, {.warmup_per_hop = 1, .per_round = sizes.microbatches, .split_backward = true});
-  remove_bubbles(schedule);
+  schedule = without_bubbles(schedule);
   insert_bubbles(schedule);
   return schedule;
 }

@@ -1,5 +1,6 @@
 #include "pipewright/schedule/action.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -11,8 +12,7 @@ namespace {
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
 constexpr std::array<std::string_view, 12> kKindText = {
-    "",       "F",      "B",      "I",       "W",       "SEND_F",
-    "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"};
+    "", "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"};
 
 std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 

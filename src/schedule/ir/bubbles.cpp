@@ -5,10 +5,16 @@
 
 namespace pipewright {
 
-void remove_bubbles(Schedule& schedule) {
-  for (auto& actions : schedule.ranks) {
-    std::erase_if(actions, [](Action action) { return action.kind == Kind::Bubble; });
+Schedule without_bubbles(const Schedule& schedule) {
+  Schedule result = with_empty_lists(schedule);
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    auto& out = result.ranks[rank];
+    out.reserve(schedule.ranks[rank].size());
+    for (const Action action : schedule.ranks[rank]) {
+      if (action.kind != Kind::Bubble) out.push_back(action);
+    }
   }
+  return result;
 }
 
 void insert_bubbles(Schedule& schedule, Replay::Dependencies dependencies) {
@@ -38,8 +44,8 @@ void insert_bubbles(Schedule& schedule, Replay::Dependencies dependencies) {
     std::uint32_t& step = steps[static_cast<std::size_t>(rank)];
     std::uint32_t start = step;
     for (const Action action : cell) start = std::max(start, earliest(action));
-    out.insert(out.end(), start - step, Action{});
-    out.insert(out.end(), cell.begin(), cell.end());
+    for (; step < start; ++step) out.push_back(Action{});
+    for (const Action action : cell) out.push_back(action);
     step = start + 1;
     for (const Action action : cell) {
       if (action.kind == Kind::F) activation[slot(action.stage, action)] = step;

@@ -5,13 +5,12 @@
 
 namespace pipewright {
 
-/// Removes every bubble.
-void remove_bubbles(Schedule& schedule);
+/// The schedule with every bubble removed.
+Schedule without_bubbles(const Schedule& schedule);
 
 /// Adds bubbles so that the columns become time steps: one cell a step, each
 /// after the cells that it depends on. Bubbles already there count as cells.
 /// REQUIRES: a valid compute-only schedule.
-void insert_bubbles(Schedule& schedule,
-                    Replay::Dependencies dependencies = Replay::Dependencies::All);
+void insert_bubbles(Schedule& schedule, Replay::Dependencies dependencies = Replay::Dependencies::All);
 
 }  // namespace pipewright

@@ -5,8 +5,7 @@
 
 namespace pipewright {
 
-Channels::Channels(const Placement& placement)
-    : forward_(placement.size()), backward_(placement.size()) {
+Channels::Channels(const Placement& placement) : forward_(placement.size()), backward_(placement.size()) {
   std::map<std::pair<Rank, Rank>, std::size_t> numbers;
   const auto number = [&](std::size_t from_stage, std::size_t to_stage) {
     const Ends ends{.from = placement[from_stage], .to = placement[to_stage]};

@@ -23,8 +23,7 @@ constexpr Action counterpart(Action message) {
       default: return Kind::SendB;
     }
   };
-  return make_action(peer_stage(message), flipped(message.kind),
-                     static_cast<Microbatch>(message.microbatch));
+  return make_action(peer_stage(message), flipped(message.kind), static_cast<Microbatch>(message.microbatch));
 }
 
 /// One channel for each ordered pair of ranks that exchange messages, numbered
@@ -47,9 +46,8 @@ class Channels {
   /// The channel of a SEND or RECV between neighbouring stages on different ranks.
   std::size_t of(Action message) const {
     const bool forward = message.kind == Kind::SendF || message.kind == Kind::RecvF;
-    const std::size_t sender = is_send(message.kind)
-                                   ? std::size_t{message.stage}
-                                   : static_cast<std::size_t>(peer_stage(message));
+    const std::size_t sender =
+        is_send(message.kind) ? std::size_t{message.stage} : static_cast<std::size_t>(peer_stage(message));
     return forward ? forward_[sender] : backward_[sender];
   }
 

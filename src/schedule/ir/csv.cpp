@@ -22,11 +22,11 @@ class CsvReader {
   Schedule read() {
     Schedule schedule;
     while (in_.sgetc() != kEnd) {
+      column_ = 0;
       if (schedule.rank_count() == kMaxRanks) {
         fail("more than " + std::to_string(kMaxRanks) + " rows");
       }
       schedule.ranks.emplace_back();
-      column_ = 0;
       read_row(schedule.ranks.back());
       schedule.ranks.back().shrink_to_fit();
       ++row_;
@@ -89,8 +89,8 @@ class CsvReader {
   }
 
   [[noreturn]] void fail(const std::string& message) const {
-    throw ParseError("row " + std::to_string(row_ + 1) + " (rank " + std::to_string(row_) +
-                     "), column " + std::to_string(column_ + 1) + ": " + message);
+    throw ParseError("row " + std::to_string(row_ + 1) + " (rank " + std::to_string(row_) + "), column " +
+                     std::to_string(column_ + 1) + ": " + message);
   }
 
   std::streambuf& in_;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -25,7 +24,7 @@ class Replay {
         dependencies_(dependencies),
         data_(schedule),
         position_(schedule.ranks.size()),
-        awaited_(schedule.ranks.size(), kNothing) {}
+        awaited_(schedule.ranks.size(), Availability::kNothing) {}
 
   /// Calls `visit(rank, position, cell)` for every cell that can run. True if all could.
   template <class Visit>
@@ -48,8 +47,6 @@ class Replay {
   const Availability& data() const { return data_; }
 
  private:
-  static constexpr std::size_t kNothing = std::numeric_limits<std::size_t>::max();
-
   static std::size_t index(Rank rank) { return static_cast<std::size_t>(rank); }
 
   template <class Visit>
@@ -68,20 +65,22 @@ class Replay {
   bool can_run(Rank rank, std::span<const Action> cell) {
     for (const Action action : cell) {
       if (dependencies_ == Dependencies::ForwardsOnly && action.kind != Kind::F) continue;
-      Action producer;
-      if (!data_.needs(action, producer) || data_.has(producer)) continue;
-      awaited_[index(rank)] = data_.datum(producer);
+      const std::size_t datum = data_.needed_by(action);
+      if (datum == Availability::kNothing || data_.has(datum)) continue;
+      awaited_[index(rank)] = datum;
       return false;
     }
     return true;
   }
 
   void deliver(Rank rank, Action action) {
+    const std::size_t datum = data_.given_by(action);
+    if (datum == Availability::kNothing) return;
     const Rank to = data_.consumer(action);
-    if (to < 0 || (lowered_ && to != rank && is_compute(action.kind))) return;
-    data_.mark(action);
-    if (awaited_[index(to)] != data_.datum(action)) return;
-    awaited_[index(to)] = kNothing;
+    if (lowered_ && to != rank && is_compute(action.kind)) return;
+    data_.mark(datum);
+    if (awaited_[index(to)] != datum) return;
+    awaited_[index(to)] = Availability::kNothing;
     ready_.push_back(to);
   }
 

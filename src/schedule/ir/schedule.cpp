@@ -32,6 +32,14 @@ std::size_t Schedule::action_count() const {
   return count;
 }
 
+Schedule with_empty_lists(const Schedule& schedule) {
+  Schedule result;
+  result.ranks.resize(schedule.ranks.size());
+  result.placement = schedule.placement;
+  result.microbatches = schedule.microbatches;
+  return result;
+}
+
 bool is_lowered(const Schedule& schedule) {
   return std::ranges::any_of(schedule.ranks, [](const auto& actions) {
     return std::ranges::any_of(actions, [](Action action) { return action.kind > Kind::W; });
@@ -47,8 +55,7 @@ void infer_placement(Schedule& schedule) {
       if (action.stage >= schedule.placement.size()) schedule.placement.resize(action.stage + 1U, -1);
       Rank& home = schedule.placement[action.stage];
       if (home < 0) home = rank;
-      schedule.microbatches =
-          std::max(schedule.microbatches, static_cast<Microbatch>(action.microbatch) + 1);
+      schedule.microbatches = std::max(schedule.microbatches, static_cast<Microbatch>(action.microbatch) + 1);
     }
   }
 }

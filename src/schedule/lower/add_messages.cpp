@@ -1,6 +1,5 @@
 #include <bit>
 #include <cstdint>
-#include <limits>
 #include <span>
 
 #include "schedule/ir/availability.h"
@@ -19,8 +18,8 @@ class RankSet {
   /// Removes and returns the least rank ≥ `from`, or −1.
   Rank take_from(Rank from) {
     for (std::size_t w = word(from); w < words_.size(); ++w) {
-      const std::uint64_t mask = w == word(from) ? ~std::uint64_t{0} << (static_cast<unsigned>(from) % 64U)
-                                                 : ~std::uint64_t{0};
+      const std::uint64_t mask =
+          w == word(from) ? ~std::uint64_t{0} << (static_cast<unsigned>(from) % 64U) : ~std::uint64_t{0};
       const std::uint64_t candidates = words_[w] & mask;
       if (candidates == 0) continue;
       words_[w] &= ~(candidates & -candidates);
@@ -39,20 +38,20 @@ class RankSet {
 /// can. Ranks that wait are not looked at until something reaches them.
 class MessagePlacer {
  public:
-  explicit MessagePlacer(Schedule& schedule)
+  explicit MessagePlacer(const Schedule& schedule)
       : schedule_(schedule),
+        result_(with_empty_lists(schedule)),
         data_(schedule),
-        placed_(schedule.ranks.size()),
         next_(schedule.ranks.size()),
-        awaited_(schedule.ranks.size(), kNothing),
+        awaited_(schedule.ranks.size(), Availability::kNothing),
         this_round_(schedule.ranks.size()),
         next_round_(schedule.ranks.size()) {
-    for (std::size_t rank = 0; rank < placed_.size(); ++rank) {
-      placed_[rank].reserve(3 * schedule.ranks[rank].size());
+    for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+      result_.ranks[rank].reserve(3 * schedule.ranks[rank].size());
     }
   }
 
-  void run() {
+  Schedule run() {
     for (Rank rank = 0; rank < schedule_.rank_count(); ++rank) this_round_.insert(rank);
     for (bool progress = true; progress;) {
       progress = false;
@@ -63,7 +62,7 @@ class MessagePlacer {
       }
       std::swap(this_round_, next_round_);
     }
-    schedule_.ranks = std::move(placed_);
+    return std::move(result_);
   }
 
  private:
@@ -73,37 +72,36 @@ class MessagePlacer {
     if (at == actions.size()) return false;
     const std::span<const Action> cell = actions.subspan(at, cell_size(actions, at));
     for (const Action action : cell) {
-      Action producer;
-      if (!data_.needs(action, producer) || data_.has(producer)) continue;
-      awaited_[static_cast<std::size_t>(rank)] = data_.datum(producer);
+      const std::size_t datum = data_.needed_by(action);
+      if (datum == Availability::kNothing || data_.has(datum)) continue;
+      awaited_[static_cast<std::size_t>(rank)] = datum;
       return false;
     }
-    auto& out = placed_[static_cast<std::size_t>(rank)];
-    out.insert(out.end(), cell.begin(), cell.end());
+    auto& out = result_.ranks[static_cast<std::size_t>(rank)];
+    for (const Action action : cell) out.push_back(action);  // cells are short: cheaper than a range
     for (const Action action : cell) deliver(rank, action);
     at += cell.size();
     return true;
   }
 
   void deliver(Rank rank, Action action) {
+    const std::size_t datum = data_.given_by(action);
+    if (datum == Availability::kNothing) return;
+    data_.mark(datum);
     const Rank to = data_.consumer(action);
-    if (to < 0) return;
-    data_.mark(action);
     if (to == rank) return;
     const Action send = make_action(action.stage, action.kind == Kind::F ? Kind::SendF : Kind::SendB,
                                     static_cast<Microbatch>(action.microbatch));
-    placed_[static_cast<std::size_t>(rank)].push_back(send);
-    placed_[static_cast<std::size_t>(to)].push_back(counterpart(send));
-    if (awaited_[static_cast<std::size_t>(to)] != data_.datum(action)) return;
-    awaited_[static_cast<std::size_t>(to)] = kNothing;
+    result_.ranks[static_cast<std::size_t>(rank)].push_back(send);
+    result_.ranks[static_cast<std::size_t>(to)].push_back(counterpart(send));
+    if (awaited_[static_cast<std::size_t>(to)] != datum) return;
+    awaited_[static_cast<std::size_t>(to)] = Availability::kNothing;
     (to > rank ? this_round_ : next_round_).insert(to);
   }
 
-  static constexpr std::size_t kNothing = std::numeric_limits<std::size_t>::max();
-
-  Schedule& schedule_;
+  const Schedule& schedule_;
+  Schedule result_;
   Availability data_;
-  std::vector<std::vector<Action>> placed_;
   std::vector<std::size_t> next_;
   std::vector<std::size_t> awaited_;  // the datum that holds up a rank
   RankSet this_round_;
@@ -112,6 +110,6 @@ class MessagePlacer {
 
 }  // namespace
 
-void add_messages(Schedule& schedule) { MessagePlacer(schedule).run(); }
+Schedule add_messages(const Schedule& schedule) { return MessagePlacer(schedule).run(); }
 
 }  // namespace pipewright

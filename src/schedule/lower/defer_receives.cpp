@@ -14,20 +14,18 @@ namespace {
 /// order of that execution is the new plan.
 class ReceiveDeferral {
  public:
-  explicit ReceiveDeferral(Schedule& schedule)
-      : schedule_(schedule),
-        data_(schedule),
-        placed_(schedule.ranks.size()),
+  explicit ReceiveDeferral(const Schedule& schedule)
+      : schedule_(without_receives(schedule)),
+        result_(with_empty_lists(schedule)),
+        data_(schedule_),
         next_(schedule.ranks.size()),
         queued_(schedule.ranks.size()) {
-    for (std::size_t rank = 0; rank < placed_.size(); ++rank) {
-      auto& actions = schedule.ranks[rank];
-      placed_[rank].reserve(actions.size());
-      std::erase_if(actions, [](Action action) { return is_receive(action.kind); });
+    for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+      result_.ranks[rank].reserve(schedule.ranks[rank].size());
     }
   }
 
-  void run() {
+  Schedule run() {
     for (Rank rank = schedule_.rank_count(); rank-- > 0;) wake(rank);
     do {
       while (!queue_.empty()) {
@@ -37,11 +35,18 @@ class ReceiveDeferral {
         run_rank(rank);
       }
     } while (break_circle());
-    schedule_.ranks = std::move(placed_);
+    return std::move(result_);
   }
 
  private:
   static std::size_t at(Rank rank) { return static_cast<std::size_t>(rank); }
+
+  static Schedule without_receives(Schedule schedule) {
+    for (auto& actions : schedule.ranks) {
+      std::erase_if(actions, [](Action action) { return is_receive(action.kind); });
+    }
+    return schedule;
+  }
 
   bool has_ended(Rank rank) const { return next_[at(rank)] == schedule_.ranks[at(rank)].size(); }
   std::span<const Action> cell(Rank rank) const {
@@ -61,9 +66,11 @@ class ReceiveDeferral {
         if (!receive_for(rank, action)) return;
       }
       for (const Action action : now) {
-        if (data_.consumer(action) == rank) data_.mark(action);
+        const std::size_t datum = data_.given_by(action);
+        if (datum != Availability::kNothing && data_.consumer(action) == rank) data_.mark(datum);
       }
-      placed_[at(rank)].insert(placed_[at(rank)].end(), now.begin(), now.end());
+      auto& out = result_.ranks[at(rank)];
+      for (const Action action : now) out.push_back(action);
       next_[at(rank)] += now.size();
     }
   }
@@ -71,17 +78,18 @@ class ReceiveDeferral {
   /// Receives what `action` needs, and what comes before it in the channel. False if it must wait.
   bool receive_for(Rank rank, Action action) {
     while (!data_.is_ready(action)) {
-      const Rank sender = waits_for(rank, action);
+      const Rank sender = waits_for(action);
       if (!is_sending_to(sender, rank)) return false;
       receive(rank, sender);
     }
     return true;
   }
 
-  Rank waits_for(Rank rank, Action action) const {
+  /// The rank that a send, or an action whose data is not there yet, waits for.
+  Rank waits_for(Action action) const {
     if (is_send(action.kind)) return data_.consumer(action);
-    Action producer;
-    return data_.needs(action, producer) ? schedule_.placement[producer.stage] : rank;
+    const int from = action.kind == Kind::F ? action.stage - 1 : action.stage + 1;
+    return schedule_.placement[static_cast<std::size_t>(from)];
   }
 
   bool is_sending_to(Rank sender, Rank rank) const {
@@ -90,9 +98,9 @@ class ReceiveDeferral {
 
   void receive(Rank rank, Rank sender) {
     const Action send = cell(sender)[0];
-    placed_[at(sender)].push_back(send);
-    placed_[at(rank)].push_back(counterpart(send));
-    data_.mark(send);
+    result_.ranks[at(sender)].push_back(send);
+    result_.ranks[at(rank)].push_back(counterpart(send));
+    data_.mark(data_.given_by(send));
     ++next_[at(sender)];
     wake(sender);
   }
@@ -125,7 +133,7 @@ class ReceiveDeferral {
 
   Rank blocked_on(Rank rank) const {
     for (const Action action : cell(rank)) {
-      if (is_send(action.kind) || !data_.is_ready(action)) return waits_for(rank, action);
+      if (is_send(action.kind) || !data_.is_ready(action)) return waits_for(action);
     }
     return rank;
   }
@@ -136,9 +144,9 @@ class ReceiveDeferral {
     queue_.push_back(rank);
   }
 
-  Schedule& schedule_;
+  Schedule schedule_;
+  Schedule result_;
   Availability data_;
-  std::vector<std::vector<Action>> placed_;
   std::vector<std::size_t> next_;
   std::vector<bool> queued_;
   std::vector<Rank> queue_;
@@ -146,6 +154,6 @@ class ReceiveDeferral {
 
 }  // namespace
 
-void defer_receives(Schedule& schedule) { ReceiveDeferral(schedule).run(); }
+Schedule defer_receives(const Schedule& schedule) { return ReceiveDeferral(schedule).run(); }
 
 }  // namespace pipewright

@@ -12,19 +12,17 @@
 namespace pipewright {
 namespace {
 
-bool is_next_compute(const std::vector<Action>& actions, std::size_t& at) {
-  while (at < actions.size() && !is_compute(actions[at].kind)) ++at;
-  return at < actions.size();
-}
-
 /// Whether both lists have the same compute actions, fuse marks included, in the same order.
-bool same_compute(const std::vector<Action>& a, const std::vector<Action>& b) {
-  std::size_t i = 0;
-  std::size_t j = 0;
-  while (is_next_compute(a, i) && is_next_compute(b, j)) {
-    if (a[i++] != b[j++]) return false;
+bool same_compute(std::span<const Action> a, std::span<const Action> b) {
+  auto i = a.begin();
+  auto j = b.begin();
+  while (true) {
+    while (i != a.end() && j != b.end() && *i == *j) ++i, ++j;
+    while (i != a.end() && !is_compute(i->kind)) ++i;
+    while (j != b.end() && !is_compute(j->kind)) ++j;
+    if (i == a.end() || j == b.end()) return i == a.end() && j == b.end();
+    if (*i != *j) return false;
   }
-  return !is_next_compute(a, i) && !is_next_compute(b, j);
 }
 
 void check(const Schedule& schedule, Format format, Scope scope, const std::string& where) {
@@ -41,13 +39,13 @@ Schedule run_passes(Schedule schedule, std::span<const Pass> passes) {
   for (const Pass& pass : passes) {
     if (!pass.enabled) continue;
     const std::string where = std::string("after ") + pass.name;
-    const std::vector<std::vector<Action>> before = schedule.ranks;
-    pass.run(schedule);
+    Schedule result = pass.run(schedule);
     // A compute order that is still the same is still valid; only the rest is checked anew.
-    if (pass.keeps_compute && !std::ranges::equal(before, schedule.ranks, same_compute)) {
+    if (pass.keeps_compute && !std::ranges::equal(schedule.ranks, result.ranks, same_compute)) {
       throw InvalidSchedule("[lower] " + where + ": the order of compute actions has changed");
     }
-    check(schedule, pass.format_after, pass.keeps_compute ? Scope::AroundCompute : Scope::All, where);
+    check(result, pass.format_after, pass.keeps_compute ? Scope::AroundCompute : Scope::All, where);
+    schedule = std::move(result);
   }
   return schedule;
 }
@@ -58,9 +56,10 @@ Schedule lower(Schedule schedule, const LowerOptions& options) {
                         std::to_string(options.max_active_stages));
   }
   const std::array<Pass, 6> passes = {{
-      {"remove_bubbles", true, remove_bubbles, Format::ComputeOnly, true},
+      {"remove_bubbles", true, without_bubbles, Format::ComputeOnly, true},
       {"merge_backward", options.merge_backward, merge_backward, Format::ComputeOnly, false},
-      {"add_unshard", true, [&](Schedule& s) { add_unshard(s, options.max_active_stages); }, Format::Annotated, true},
+      {"add_unshard", true, [&](const Schedule& s) { return add_unshard(s, options.max_active_stages); },
+       Format::Annotated, true},
       {"add_reduce_grad", true, add_reduce_grad, Format::Annotated, true},
       {"add_messages", true, add_messages, Format::Lowered, true},
       {"defer_receives", options.defer_receives, defer_receives, Format::Lowered, true},

@@ -11,7 +11,7 @@ namespace pipewright {
 struct Pass {
   const char* name;
   bool enabled;
-  std::function<void(Schedule&)> run;
+  std::function<Schedule(const Schedule&)> run;
   Format format_after;
   /// It only adds or moves what surrounds the compute actions.
   bool keeps_compute;

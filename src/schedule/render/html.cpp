@@ -71,7 +71,7 @@ json run_json(const Drawing& drawing) {
 /// JSON inside a script element must neither close it nor open a comment.
 std::string embeddable(const json& data) {
   std::string text;
-  for (const char c : data.dump()) {
+  for (const char c : data.dump(-1, ' ', false, json::error_handler_t::replace)) {
     if (c == '<') {
       text += "\\u003c";
     } else {

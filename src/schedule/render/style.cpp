@@ -18,9 +18,7 @@ Color color_of(Kind kind, int local_stage) {
     }
   }();
   const double lift = std::min(local_stage, 3) * 0.22;
-  const auto lighter = [lift](int channel) {
-    return channel + static_cast<int>((255 - channel) * lift);
-  };
+  const auto lighter = [lift](int channel) { return channel + static_cast<int>((255 - channel) * lift); };
   return {lighter(base.red), lighter(base.green), lighter(base.blue)};
 }
 

@@ -86,7 +86,7 @@ class SvgPage {
       height /= 2;
       y += second_part ? height : 0;
     }
-    const double x = kLabelWidth + timed.start * scale_;
+    const double x = kLabelWidth + (timed.start - metrics_.start) * scale_;
     const double width = (timed.end - timed.start) * scale_;
     const Color fill = color_of(timed.action.kind, local_stage_[timed.action.stage]);
     rect(x, y, width, height, to_hex(fill), to_text(timed.action));
@@ -125,7 +125,8 @@ class SvgPage {
 
   bool uses(Kind kind) const {
     return std::ranges::any_of(drawing_.timeline.ranks, [kind](const auto& rank) {
-      return std::ranges::any_of(rank, [kind](const TimedAction& timed) { return timed.action.kind == kind; });
+      return std::ranges::any_of(rank,
+                                 [kind](const TimedAction& timed) { return timed.action.kind == kind; });
     });
   }
 

@@ -32,7 +32,7 @@ double scale_of(const Drawing& drawing, double makespan, int columns) {
 
 class TerminalLane {
  public:
-  TerminalLane(double scale, bool color) : scale_(scale), color_(color) {}
+  TerminalLane(double origin, double scale, bool color) : origin_(origin), scale_(scale), color_(color) {}
 
   std::string draw(const std::vector<TimedAction>& rank, const std::vector<int>& local_stage) const {
     std::string line;
@@ -61,7 +61,9 @@ class TerminalLane {
     if (i > 0 && rank[i - 1].action.fused_with_next && rank[i - 1].start == start) start = middle;
   }
 
-  std::size_t column(double time) const { return static_cast<std::size_t>(std::lround(time * scale_)); }
+  std::size_t column(double time) const {
+    return static_cast<std::size_t>(std::lround((time - origin_) * scale_));
+  }
 
   void append_box(Action action, int local_stage, std::size_t width, std::string& line) const {
     std::string text = box_text(action).substr(0, width);
@@ -76,6 +78,7 @@ class TerminalLane {
             std::to_string(fill.blue) + ";38;5;" + (dark ? "231" : "16") + "m" + text + "\x1b[0m";
   }
 
+  double origin_;
   double scale_;
   bool color_;
 };
@@ -91,7 +94,7 @@ std::string render_terminal(const Drawing& drawing, const TerminalOptions& optio
   for (std::size_t rank = 0; rank < drawing.timeline.ranks.size(); ++rank) {
     const std::string number = std::to_string(rank);
     text += "rank " + std::string(label_width - number.size(), ' ') + number + " |";
-    text += TerminalLane(scale, options.color).draw(drawing.timeline.ranks[rank], local_stage);
+    text += TerminalLane(metrics.start, scale, options.color).draw(drawing.timeline.ranks[rank], local_stage);
     text += '\n';
   }
   text += "makespan " + short_number(metrics.makespan) + ", ideal " + short_number(metrics.ideal) +

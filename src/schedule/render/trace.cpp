@@ -53,7 +53,7 @@ std::string render_trace(const Drawing& drawing) {
   return json{{"traceEvents", std::move(events)},
               {"displayTimeUnit", "ms"},
               {"otherData", {{"name", drawing.name}, {"label", drawing.label}, {"source", drawing.source}}}}
-             .dump() +
+             .dump(-1, ' ', false, json::error_handler_t::replace) +
          "\n";
 }
 

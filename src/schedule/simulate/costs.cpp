@@ -120,7 +120,7 @@ Costs parse_costs(std::istream& in, const Placement& placement) {
   json root;
   try {
     root = json::parse(in);
-  } catch (const json::parse_error& error) {
+  } catch (const json::exception& error) {
     throw ParseError(std::string("costs: not valid JSON: ") + error.what());
   }
   Fields fields(root, "the file");
@@ -145,9 +145,8 @@ Costs parse_costs(std::istream& in, const Placement& placement) {
     const Rank ranks = placement.empty() ? 0 : *std::ranges::max_element(placement) + 1;
     for (const json& entry : *links) {
       Fields link_fields(entry, "links[" + std::to_string(costs.links.size()) + "]");
-      Costs::LinkOverride link{.from = link_fields.rank("from", ranks),
-                               .to = link_fields.rank("to", ranks),
-                               .link = costs.link};
+      Costs::LinkOverride link{
+          .from = link_fields.rank("from", ranks), .to = link_fields.rank("to", ranks), .link = costs.link};
       parse_link(link_fields, link.link);
       link_fields.check_all_known();
       costs.links.push_back(link);

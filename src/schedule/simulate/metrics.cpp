@@ -8,8 +8,7 @@ namespace {
 /// The actions from `at` on that ran as one block: one, or the parts of an OVERLAP_F_B.
 std::size_t block_size(const std::vector<TimedAction>& rank, std::size_t at) {
   std::size_t end = at;
-  while (end + 1 < rank.size() && rank[end].action.fused_with_next &&
-         rank[end + 1].start == rank[at].start) {
+  while (end + 1 < rank.size() && rank[end].action.fused_with_next && rank[end + 1].start == rank[at].start) {
     ++end;
   }
   return end + 1 - at;
@@ -31,8 +30,8 @@ double released(Action action, const StageCosts& stage, bool has_backward) {
 /// its start and gives back at its end.
 template <class OnChange>
 void walk_memory(const std::vector<TimedAction>& rank, const Costs& costs, OnChange on_change) {
-  const bool has_backward = std::ranges::any_of(
-      rank, [](const TimedAction& timed) { return gives_input_grad(timed.action.kind); });
+  const bool has_backward =
+      std::ranges::any_of(rank, [](const TimedAction& timed) { return gives_input_grad(timed.action.kind); });
   double held = 0;
   for (std::size_t at = 0; at < rank.size();) {
     const std::size_t end = at + block_size(rank, at);
@@ -111,6 +110,7 @@ Metrics measure(const Timeline& timeline, const Costs& costs) {
       last = std::max(last, timed.end);
     }
   }
+  metrics.start = last > first ? first : 0;
   metrics.makespan = last > first ? last - first : 0;
   for (RankMetrics& rank : metrics.ranks) rank.idle = metrics.makespan - rank.busy;
   const auto rate = [&](double whole) { return whole > 0 ? 1 - metrics.ideal / whole : 0; };

@@ -64,7 +64,8 @@ class Simulation {
       }
     });
     if (!ended) {  // validation leaves one cause: sends that come too late in a circle of ranks
-      throw InvalidSchedule("[simulate] the plan deadlocks; 'pipewright validate --lowered' names the circle");
+      throw InvalidSchedule(
+          "[simulate] the plan deadlocks; 'pipewright validate --lowered' names the circle");
     }
     if (lowered_) complete_messages();
     return std::move(timeline_);

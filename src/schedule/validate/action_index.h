@@ -37,8 +37,7 @@ class ActionIndex {
   explicit ActionIndex(const Schedule& schedule);
 
   const Entry& at(Stage stage, Microbatch microbatch) const {
-    return entries_[static_cast<std::size_t>(stage) * microbatches_ +
-                    static_cast<std::size_t>(microbatch)];
+    return entries_[static_cast<std::size_t>(stage) * microbatches_ + static_cast<std::size_t>(microbatch)];
   }
 
   /// An action that stands in the lists a second time.

@@ -14,9 +14,7 @@
 namespace pipewright {
 namespace {
 
-std::uint64_t key(Action action) {
-  return (std::uint64_t{action.stage} << 32U) | action.microbatch;
-}
+std::uint64_t key(Action action) { return (std::uint64_t{action.stage} << 32U) | action.microbatch; }
 
 /// Reports what is missing or doubled among the actions that `wanted` picks;
 /// `kinds` says in words what they are.
@@ -44,16 +42,16 @@ void compare(const Subject& subject, const std::function<bool(Kind)>& wanted, co
     for (Microbatch j = 0; j < schedule.microbatches && !findings.full(); ++j) {
       const std::uint64_t expected = key(make_action(stage, Kind::F, j));
       if (next == places.size() || places[next].key != expected) {
-        findings.add_absence(subject.rank_of(stage), "",
-                             "stage " + std::to_string(stage) + " has no " + kinds +
-                                 " of microbatch " + std::to_string(j));
+        findings.add_absence(
+            subject.rank_of(stage), "",
+            "stage " + std::to_string(stage) + " has no " + kinds + " of microbatch " + std::to_string(j));
         continue;
       }
       for (++next; next < places.size() && places[next].key == expected; ++next) {
         const auto& [_, rank, position] = places[next];
         findings.add(rank, position,
-                     to_text(subject.action(rank, position)) + " is a second " + kinds +
-                         " of microbatch " + std::to_string(j) + " on stage " + std::to_string(stage));
+                     to_text(subject.action(rank, position)) + " is a second " + kinds + " of microbatch " +
+                         std::to_string(j) + " on stage " + std::to_string(stage));
       }
     }
   }
@@ -63,8 +61,8 @@ void compare(const Subject& subject, const std::function<bool(Kind)>& wanted, co
 
 void check_counts(const Subject& subject, Findings& findings) {
   const Schedule& schedule = subject.schedule;
-  const auto expected = static_cast<std::size_t>(schedule.stage_count()) *
-                        static_cast<std::size_t>(schedule.microbatches);
+  const auto expected =
+      static_cast<std::size_t>(schedule.stage_count()) * static_cast<std::size_t>(schedule.microbatches);
   // Totals that fit leave only doubles that hide an absence; the index finds those.
   if (subject.count(Kind::F) != expected) {
     compare(subject, [](Kind kind) { return kind == Kind::F; }, "forward (F)", findings);

@@ -18,12 +18,11 @@ void check_local(const Subject& subject, Findings& findings) {
     const Rank rank = subject.rank_of(stage);
     if (subject.rank_of(stage + 1) != rank) continue;
     const auto check = [&](std::uint32_t producer, std::uint32_t consumer) {
-      const bool together =
-          consumer == producer + 1 && subject.action(rank, producer).fused_with_next;
+      const bool together = consumer == producer + 1 && subject.action(rank, producer).fused_with_next;
       if (producer < consumer && !together) return;
-      findings.add(rank, consumer, to_text(subject.action(rank, consumer)) + " needs " +
-                                       to_text(subject.action(rank, producer)) +
-                                       ", which comes later on this rank");
+      findings.add(rank, consumer,
+                   to_text(subject.action(rank, consumer)) + " needs " +
+                       to_text(subject.action(rank, producer)) + ", which comes later on this rank");
     };
     for (Microbatch j = 0; j < schedule.microbatches; ++j) {
       const ActionIndex::Entry& here = subject.index->at(stage, j);
@@ -32,6 +31,14 @@ void check_local(const Subject& subject, Findings& findings) {
       if (has_backward) check(next.input_grad(), here.input_grad());
     }
   }
+}
+
+/// What computes the datum that `action` needs.
+Action producer_of(const Subject& subject, Action action) {
+  const auto j = static_cast<Microbatch>(action.microbatch);
+  if (action.kind == Kind::F) return make_action(action.stage - 1, Kind::F, j);
+  const Stage next = action.stage + 1;
+  return make_action(next, subject.index->at(next, j).has(Kind::I) ? Kind::I : Kind::B, j);
 }
 
 void check_across_ranks(const Subject& subject, Findings& findings) {
@@ -43,11 +50,8 @@ void check_across_ranks(const Subject& subject, Findings& findings) {
     const std::size_t at = replay.position(rank);
     if (at == actions.size()) continue;
     for (std::size_t part = at; part < at + cell_size(actions, at); ++part) {
-      Action missing;
-      if (!replay.data().needs(actions[part], missing) || replay.data().is_ready(actions[part])) continue;
-      if (subject.index->at(missing.stage, static_cast<Microbatch>(missing.microbatch)).has(Kind::I)) {
-        missing.kind = missing.kind == Kind::B ? Kind::I : missing.kind;
-      }
+      if (replay.data().is_ready(actions[part])) continue;
+      const Action missing = producer_of(subject, actions[part]);
       const Rank owner = subject.rank_of(missing.stage);
       const std::size_t stuck = replay.position(owner);
       std::string message = to_text(actions[part]) + " needs " + to_text(missing);
@@ -55,8 +59,8 @@ void check_across_ranks(const Subject& subject, Findings& findings) {
         message += ", which comes later on this rank";
       } else if (stuck < schedule.ranks[static_cast<std::size_t>(owner)].size()) {
         message += ", but rank " + std::to_string(owner) + " is held at step " +
-                   std::to_string(step_of(schedule.ranks[static_cast<std::size_t>(owner)], stuck)) +
-                   " by " + to_text(subject.action(owner, stuck));
+                   std::to_string(step_of(schedule.ranks[static_cast<std::size_t>(owner)], stuck)) + " by " +
+                   to_text(subject.action(owner, stuck));
       } else {
         message += ", which never reaches this rank";
       }

@@ -26,25 +26,36 @@ std::string why_not(Action action, Format format) {
   return to_text(action) + " before messages are placed";
 }
 
+void check_kinds(const Subject& subject, Rank rank, std::span<const Action> actions, Findings& findings) {
+  for (std::size_t at = 0; at < actions.size(); ++at) {
+    if (is_allowed(actions[at].kind, subject.format)) continue;
+    findings.add(rank, at, why_not(actions[at], subject.format));
+  }
+}
+
+void check_overlaps(Rank rank, std::span<const Action> actions, Findings& findings) {
+  for (std::size_t at = 0; at < actions.size(); ++at) {
+    if (!actions[at].fused_with_next) continue;
+    const auto cell = actions.subspan(at, cell_size(actions, at));
+    if (!is_overlap(cell)) {
+      findings.add(rank, at, "an OVERLAP_F_B has one F and one B or I, not " + cell_text(cell));
+    }
+    at += cell.size() - 1;
+  }
+}
+
 }  // namespace
 
 void check_format(const Subject& subject, Findings& findings) {
-  bool suspect = subject.counts.fused > 0;
-  for (std::size_t kind = 0; kind < subject.counts.of.size(); ++kind) {
-    suspect |= subject.counts.of[kind] > 0 && !is_allowed(static_cast<Kind>(kind), subject.format);
+  bool has_foreign_kind = false;
+  for (std::size_t kind = 0; kind < subject.survey.kinds.size(); ++kind) {
+    has_foreign_kind |=
+        subject.survey.kinds[kind] > 0 && !is_allowed(static_cast<Kind>(kind), subject.format);
   }
-  if (!suspect) return;
   for (Rank rank = 0; rank < subject.schedule.rank_count(); ++rank) {
     const std::span<const Action> actions = subject.schedule.ranks[static_cast<std::size_t>(rank)];
-    for (std::size_t at = 0; at < actions.size();) {
-      const auto cell = actions.subspan(at, actions[at].fused_with_next ? cell_size(actions, at) : 1);
-      if (actions[at].fused_with_next && !is_overlap(cell)) {
-        findings.add(rank, at, "an OVERLAP_F_B has one F and one B or I, not " + cell_text(cell));
-      } else if (!is_allowed(actions[at].kind, subject.format)) {
-        findings.add(rank, at, why_not(actions[at], subject.format));
-      }
-      at += cell.size();
-    }
+    if (has_foreign_kind) check_kinds(subject, rank, actions, findings);
+    if (subject.survey.fused > 0 && subject.scope == Scope::All) check_overlaps(rank, actions, findings);
   }
 }
 

@@ -43,9 +43,10 @@ class MessageCheck {
         std::int64_t& last = last_sent[channels.of(actions[i])];
         if (sent < last) {
           const Rank sender = subject_.rank_of(send.stage);
-          findings_.add(rank, i, to_text(actions[i]) + " is received after " +
-                                     to_text(counterpart(subject_.action(sender, static_cast<std::size_t>(last)))) +
-                                     ", but rank " + std::to_string(sender) + " sends it before");
+          findings_.add(rank, i,
+                        to_text(actions[i]) + " is received after " +
+                            to_text(counterpart(subject_.action(sender, static_cast<std::size_t>(last)))) +
+                            ", but rank " + std::to_string(sender) + " sends it before");
         }
         last = std::max(last, sent);
       }
@@ -74,8 +75,9 @@ class MessageCheck {
 
   void report(Stage stage, std::uint32_t position, const char* relation, std::uint32_t other) {
     const Rank rank = subject_.rank_of(stage);
-    findings_.add(rank, position, to_text(subject_.action(rank, position)) + " comes " + relation + " " +
-                                      to_text(subject_.action(rank, other)));
+    findings_.add(rank, position,
+                  to_text(subject_.action(rank, position)) + " comes " + relation + " " +
+                      to_text(subject_.action(rank, other)));
   }
 
   /// True if the message is there and should be.

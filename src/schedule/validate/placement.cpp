@@ -1,22 +1,26 @@
 // placement: every stage lives on one rank and all its actions are there; no
 // rank is left without work; no index is out of range.
 
-#include <span>
+#include <utility>
 
 #include "schedule/validate/rules.h"
 
 namespace pipewright {
 namespace {
 
-void report(const Subject& subject, Rank rank, std::size_t position, bool in_range, Findings& findings) {
+void check_action(const Subject& subject, Rank rank, std::size_t position, Findings& findings) {
+  const Schedule& schedule = subject.schedule;
   const Action action = subject.action(rank, position);
-  if (!in_range) {
-    findings.add(rank, position, to_text(action) + " is beyond the schedule's " +
-                                     std::to_string(subject.schedule.stage_count()) + " stages and " +
-                                     std::to_string(subject.schedule.microbatches) + " microbatches");
-  } else {
-    findings.add(rank, position, to_text(action) + ", but stage " + std::to_string(action.stage) +
-                                     " is on rank " + std::to_string(subject.rank_of(action.stage)));
+  if (action.kind == Kind::Bubble) return;
+  if (action.stage >= schedule.placement.size() ||
+      std::cmp_greater_equal(action.microbatch, schedule.microbatches)) {
+    findings.add(rank, position,
+                 to_text(action) + " is beyond the schedule's " + std::to_string(schedule.stage_count()) +
+                     " stages and " + std::to_string(schedule.microbatches) + " microbatches");
+  } else if (subject.rank_of(action.stage) != rank) {
+    findings.add(rank, position,
+                 to_text(action) + ", but stage " + std::to_string(action.stage) + " is on rank " +
+                     std::to_string(subject.rank_of(action.stage)));
   }
 }
 
@@ -35,17 +39,13 @@ void check_placement(const Subject& subject, Findings& findings) {
       has_stage[static_cast<std::size_t>(rank)] = true;
     }
   }
-  const std::span<const Rank> placement = schedule.placement;
-  const auto microbatches = static_cast<std::uint32_t>(schedule.microbatches);
+  for (Rank rank = 0; rank < schedule.rank_count(); ++rank) {
+    if (!has_stage[static_cast<std::size_t>(rank)]) findings.add_absence(rank, "", "no stage and no work");
+  }
+  if (subject.survey.in_place) return;
   for (Rank rank = 0; rank < schedule.rank_count(); ++rank) {
     const auto& actions = schedule.ranks[static_cast<std::size_t>(rank)];
-    if (!has_stage[static_cast<std::size_t>(rank)]) findings.add_absence(rank, "", "no stage and no work");
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      const Action action = actions[i];
-      const bool in_range = action.stage < placement.size() && action.microbatch < microbatches;
-      if (in_range && placement[action.stage] == rank) continue;
-      if (action.kind != Kind::Bubble) report(subject, rank, i, in_range, findings);
-    }
+    for (std::size_t i = 0; i < actions.size(); ++i) check_action(subject, rank, i, findings);
   }
 }
 

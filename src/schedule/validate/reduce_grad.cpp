@@ -15,7 +15,8 @@ void check_reduce_grad(const Subject& subject, Findings& findings) {
       const Action action = actions[i];
       if (action.kind == Kind::ReduceGrad) {
         if (reduced[action.stage] != 0) findings.add(rank, i, to_text(action) + " is there twice");
-        if (!subject.has_backward()) findings.add(rank, i, to_text(action) + " in a schedule without backwards");
+        if (!subject.has_backward())
+          findings.add(rank, i, to_text(action) + " in a schedule without backwards");
         reduced[action.stage] = 1;
       } else if (gives_weight_grad(action.kind) && reduced[action.stage] != 0) {
         findings.add(rank, i, to_text(action) + " after the stage's REDUCE_GRAD");

@@ -16,22 +16,26 @@ enum class Scope {
 };
 std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope scope);
 
-struct KindCounts {
-  std::array<std::size_t, 12> of{};
+/// What one sweep over the whole schedule tells. Rules that it clears need not look again.
+struct Survey {
+  /// How many actions of each kind there are, and how many are fused with the next.
+  std::array<std::size_t, 12> kinds{};
   std::size_t fused = 0;
+  /// Whether every action is within the schedule's counts and on its stage's rank.
+  bool in_place = true;
 };
 
 /// What the rules read.
 struct Subject {
   const Schedule& schedule;
   Format format;
-  /// How many actions of each kind there are, and how many are fused with the next.
-  KindCounts counts;
+  Scope scope;
+  Survey survey;
   /// Null for the rules that must pass before it can be built, and for those
   /// that do not need it.
   const ActionIndex* index = nullptr;
 
-  std::size_t count(Kind kind) const { return counts.of[static_cast<std::size_t>(kind)]; }
+  std::size_t count(Kind kind) const { return survey.kinds[static_cast<std::size_t>(kind)]; }
   bool has_backward() const { return count(Kind::B) + count(Kind::I) + count(Kind::W) > 0; }
   Rank rank_of(Stage stage) const { return schedule.placement[static_cast<std::size_t>(stage)]; }
   Action action(Rank rank, std::size_t position) const {

@@ -24,8 +24,7 @@ void check_split(const Subject& subject, Findings& findings) {
       if (!entry.has(Kind::F)) {
         findings.add_absence(rank, name(Kind::F), name(Kind::F) + " is missing");
       } else if (b) {
-        findings.add(rank, entry[Kind::B],
-                     name(Kind::B) + " together with " + name(i ? Kind::I : Kind::W));
+        findings.add(rank, entry[Kind::B], name(Kind::B) + " together with " + name(i ? Kind::I : Kind::W));
       } else if (i != w) {
         findings.add(rank, entry[i ? Kind::I : Kind::W],
                      name(i ? Kind::I : Kind::W) + " without " + name(i ? Kind::W : Kind::I));

@@ -1,6 +1,8 @@
 #include "pipewright/schedule/validate.h"
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "schedule/validate/rules.h"
@@ -29,23 +31,31 @@ constexpr std::array<Rule, 9> kRules = {{
     {"unshard", check_unshard, 3, false},
 }};
 
-KindCounts count_kinds(const Schedule& schedule) {
-  // Neighbours are often of one kind: several counters a kind keep increments
+Survey survey(const Schedule& schedule) {
+  const std::span<const Rank> placement = schedule.placement;
+  const auto microbatches = static_cast<std::uint32_t>(schedule.microbatches);
+  Survey result;
+  // Neighbours are often of one kind: four counters for each keep increments
   // from waiting for each other.
-  std::array<KindCounts, 4> lanes{};
-  for (const auto& actions : schedule.ranks) {
+  constexpr std::size_t kLanes = 4;
+  std::array<std::array<std::size_t, kLanes>, 12> counts{};
+  for (Rank rank = 0; rank < schedule.rank_count(); ++rank) {
+    const std::span<const Action> actions = schedule.ranks[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < actions.size(); ++i) {
-      KindCounts& lane = lanes[i % lanes.size()];
-      ++lane.of[static_cast<std::size_t>(actions[i].kind)];
-      lane.fused += actions[i].fused_with_next ? 1 : 0;
+      const Action action = actions[i];
+      ++counts[static_cast<std::size_t>(action.kind)][i % kLanes];
+      result.fused += action.fused_with_next ? 1 : 0;
+      if (action.stage < placement.size() && action.microbatch < microbatches &&
+          placement[action.stage] == rank) {
+        continue;
+      }
+      if (action.kind != Kind::Bubble) result.in_place = false;
     }
   }
-  KindCounts total;
-  for (const KindCounts& lane : lanes) {
-    for (std::size_t kind = 0; kind < total.of.size(); ++kind) total.of[kind] += lane.of[kind];
-    total.fused += lane.fused;
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    for (const std::size_t count : counts[kind]) result.kinds[kind] += count;
   }
-  return total;
+  return result;
 }
 
 }  // namespace
@@ -64,11 +74,8 @@ void Findings::add(Rank rank, std::size_t position, std::string message) {
 void Findings::add_absence(Rank rank, std::string action, std::string message) {
   if (full()) return;
   ++found_;
-  out_.push_back({.rule = rule_,
-                  .rank = rank,
-                  .step = -1,
-                  .action = std::move(action),
-                  .message = std::move(message)});
+  out_.push_back(
+      {.rule = rule_, .rank = rank, .step = -1, .action = std::move(action), .message = std::move(message)});
 }
 
 std::string to_text(const Diagnostic& diagnostic) {
@@ -85,7 +92,7 @@ std::vector<Diagnostic> validate(const Schedule& schedule, Format format) {
 
 std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope scope) {
   std::vector<Diagnostic> found;
-  Subject subject{.schedule = schedule, .format = format, .counts = count_kinds(schedule)};
+  Subject subject{.schedule = schedule, .format = format, .scope = scope, .survey = survey(schedule)};
   std::unique_ptr<ActionIndex> index;
   int tier = 0;
   for (const Rule& rule : kRules) {
@@ -107,8 +114,8 @@ std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope 
 }
 
 std::vector<std::string_view> rule_names() {
-  std::vector<std::string_view> names;
-  for (const Rule& rule : kRules) names.push_back(rule.name);
+  std::vector<std::string_view> names(kRules.size());
+  std::ranges::transform(kRules, names.begin(), &Rule::name);
   return names;
 }
 

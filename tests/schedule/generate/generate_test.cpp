@@ -16,10 +16,8 @@ namespace pipewright {
 namespace {
 
 std::string csv(const std::string& name, Rank ranks, Microbatch microbatches, int stages_per_rank = 0) {
-  return to_csv(make_schedule({.name = name,
-                               .ranks = ranks,
-                               .microbatches = microbatches,
-                               .stages_per_rank = stages_per_rank}));
+  return to_csv(make_schedule(
+      {.name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank}));
 }
 
 Metrics metrics(const Schedule& schedule) {
@@ -79,18 +77,16 @@ TEST(ForwardOnly, RunsTheFurthestStageFirstInAV) {
 
 TEST(ForwardOnly, TakesAnyPlacement) {
   const Placement placement = {1, 0, 0, 1, 2, 2, 1, 0, 2};
-  const Schedule schedule = make_schedule({.name = "forward-only",
-                                           .ranks = 3,
-                                           .microbatches = 5,
-                                           .stages_per_rank = 3,
-                                           .placement = placement});
+  const Schedule schedule = make_schedule(
+      {.name = "forward-only", .ranks = 3, .microbatches = 5, .stages_per_rank = 3, .placement = placement});
   EXPECT_EQ(schedule.placement, placement);
   EXPECT_TRUE(validate(schedule, Format::ComputeOnly).empty());
   EXPECT_TRUE(prove_deadlock_free(lower(schedule)).free());
 }
 
 TEST(ForwardOnly, IsAsShortAsInterleavingInALoop) {
-  EXPECT_EQ(makespan({.name = "ForwardOnly", .ranks = 4, .microbatches = 8, .stages_per_rank = 2}), 8 + 3 * 0.5);
+  EXPECT_EQ(makespan({.name = "ForwardOnly", .ranks = 4, .microbatches = 8, .stages_per_rank = 2}),
+            8 + 3 * 0.5);
 }
 
 TEST(ZbH2, HasNoBubbleWithinItsSpan) {
@@ -168,13 +164,18 @@ TEST(Schedules, RefuseSizesBeyondTheirLimits) {
   EXPECT_EQ(error_of({.name = "GPipe", .ranks = 0}), "the number of ranks must be from 1 to 65536, not 0");
   EXPECT_EQ(error_of({.name = "GPipe", .ranks = 2, .microbatches = 0}),
             "the number of microbatches must be from 1 to 16777216, not 0");
-  EXPECT_NE(error_of({.name = "GPipe", .stages_per_rank = 2}).find("exactly 1 stage a rank"), std::string::npos);
-  EXPECT_NE(error_of({.name = "V-Min", .stages_per_rank = 3}).find("exactly 2 stages a rank"), std::string::npos);
+  EXPECT_NE(error_of({.name = "GPipe", .stages_per_rank = 2}).find("exactly 1 stage a rank"),
+            std::string::npos);
+  EXPECT_NE(error_of({.name = "V-Min", .stages_per_rank = 3}).find("exactly 2 stages a rank"),
+            std::string::npos);
   EXPECT_NE(error_of({.name = "LoopedBFS", .ranks = 65536, .stages_per_rank = 2}), "");
   EXPECT_NE(error_of({.name = "GPipe", .ranks = 65536, .microbatches = 16777216}), "");
-  EXPECT_NE(error_of({.name = "GPipe", .ranks = 2, .placement = {0, 1}}).find("own placement"), std::string::npos);
-  EXPECT_NE(error_of({.name = "ForwardOnly", .ranks = 2, .placement = {0, 2}}).find("placement"), std::string::npos);
-  EXPECT_NE(error_of({.name = "ForwardOnly", .ranks = 2, .placement = {0, 1, 0}}).find("3 stages"), std::string::npos);
+  EXPECT_NE(error_of({.name = "GPipe", .ranks = 2, .placement = {0, 1}}).find("own placement"),
+            std::string::npos);
+  EXPECT_NE(error_of({.name = "ForwardOnly", .ranks = 2, .placement = {0, 2}}).find("placement"),
+            std::string::npos);
+  EXPECT_NE(error_of({.name = "ForwardOnly", .ranks = 2, .placement = {0, 1, 0}}).find("3 stages"),
+            std::string::npos);
 }
 
 /// Every schedule over many sizes.

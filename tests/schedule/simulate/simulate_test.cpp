@@ -13,7 +13,9 @@
 namespace pipewright {
 namespace {
 
-Metrics simulated(const Schedule& schedule, const Costs& costs) { return measure(simulate(schedule, costs), costs); }
+Metrics simulated(const Schedule& schedule, const Costs& costs) {
+  return measure(simulate(schedule, costs), costs);
+}
 Metrics simulated(const Schedule& schedule) { return simulated(schedule, uniform_costs(schedule.placement)); }
 
 /// Start and end of every action: `0F0 0-1, 0B0 3-5`, a line a rank.
@@ -38,12 +40,11 @@ struct Oracle {
 
 // p = 8, m = 16, F = I = W = 1.
 TEST(Simulation, ReproducesThePublishedTable) {
-  for (const Oracle& oracle : {Oracle{"GPipe", 1, 69, 69, 16}, Oracle{"1F1B", 1, 69, 69, 8},
-                               Oracle{"LoopedBFS", 2, 58.5, 58.5, 16}, Oracle{"Interleaved1F1B", 2, 58.5, 58.5, 11.5},
-                               Oracle{"InterleavedZeroBubble", 1, 55, 55, 8},
-                               Oracle{"InterleavedZeroBubble", 2, 51.5, 51.5, 8},
-                               Oracle{"ZBVZeroBubble", 2, 51.5, 48, 8}, Oracle{"DualPipeV", 2, 55, 55, 8.5},
-                               Oracle{"ZB-H1", 1, 55, 55, 8}, Oracle{"ZB-H2", 1, 55, 48, 15}}) {
+  for (const Oracle& oracle :
+       {Oracle{"GPipe", 1, 69, 69, 16}, Oracle{"1F1B", 1, 69, 69, 8}, Oracle{"LoopedBFS", 2, 58.5, 58.5, 16},
+        Oracle{"Interleaved1F1B", 2, 58.5, 58.5, 11.5}, Oracle{"InterleavedZeroBubble", 1, 55, 55, 8},
+        Oracle{"InterleavedZeroBubble", 2, 51.5, 51.5, 8}, Oracle{"ZBVZeroBubble", 2, 51.5, 48, 8},
+        Oracle{"DualPipeV", 2, 55, 55, 8.5}, Oracle{"ZB-H1", 1, 55, 55, 8}, Oracle{"ZB-H2", 1, 55, 48, 15}}) {
     SCOPED_TRACE(oracle.name);
     const Metrics metrics = simulated(make_schedule(
         {.name = oracle.name, .ranks = 8, .microbatches = 16, .stages_per_rank = oracle.stages_per_rank}));
@@ -59,11 +60,13 @@ TEST(Simulation, ReproducesThePublishedTable) {
 // Bubbles in closed form, makespan − ideal, for costs that are not all the same.
 TEST(Simulation, FollowsTheClosedFormsOfTheBubble) {
   for (const Rank p : {2, 3, 4, 8}) {
-    for (const auto& [f, i, w] : {std::array{1.0, 1.0, 1.0}, std::array{2.0, 3.0, 1.0}, std::array{1.0, 2.0, 1.5}}) {
+    for (const auto& [f, i, w] :
+         {std::array{1.0, 1.0, 1.0}, std::array{2.0, 3.0, 1.0}, std::array{1.0, 2.0, 1.5}}) {
       const auto bubble = [&](const char* name, int v) {
         const Schedule schedule =
             make_schedule({.name = name, .ranks = p, .microbatches = 4 * p, .stages_per_rank = v});
-        const Metrics metrics = simulated(schedule, uniform_costs(schedule.placement, {.f = f, .i = i, .w = w}));
+        const Metrics metrics =
+            simulated(schedule, uniform_costs(schedule.placement, {.f = f, .i = i, .w = w}));
         return metrics.makespan - metrics.ideal;
       };
       SCOPED_TRACE("p=" + std::to_string(p) + " f=" + std::to_string(f));
@@ -71,7 +74,8 @@ TEST(Simulation, FollowsTheClosedFormsOfTheBubble) {
       EXPECT_NEAR(bubble("1F1B", 1), (p - 1) * (f + i + w), 1e-9);
       EXPECT_NEAR(bubble("Interleaved1F1B", 2), (p - 1) * (f + i + w) / 2, 1e-9);
       EXPECT_NEAR(bubble("LoopedBFS", 4), (p - 1) * (f + i + w) / 4, 1e-9);
-      EXPECT_NEAR(bubble("ZB-H1", 1), (p - 1) * (f + i - std::min(f, w)), 1e-9) << "W hides no more than F takes";
+      EXPECT_NEAR(bubble("ZB-H1", 1), (p - 1) * (f + i - std::min(f, w)), 1e-9)
+          << "W hides no more than F takes";
     }
   }
 }

@@ -57,8 +57,8 @@ void judge(const Schedule& original, Format format, const ScheduleSpec& spec, st
       tally.refused_though_right += right && !accepted ? 1 : 0;
       EXPECT_FALSE(!right && accepted) << "missed: " << describe(spec, mutation, mutant);
       EXPECT_FALSE(!right && accepted_as_csv) << "missed as CSV: " << describe(spec, mutation, mutant);
-      EXPECT_FALSE(right && !accepted) << "refused: " << describe(spec, mutation, mutant)
-                                       << to_text(validate(mutant, format).front());
+      EXPECT_FALSE(right && !accepted)
+          << "refused: " << describe(spec, mutation, mutant) << to_text(validate(mutant, format).front());
       if (testing::Test::HasFailure()) return;
     }
   }

@@ -32,7 +32,8 @@ TEST(FormatRule, KeepsMessagesOutOfComputeOnlySchedules) {
 }
 
 TEST(FormatRule, KeepsBubblesOutOfPlans) {
-  EXPECT_EQ(judge("0F0,,0B0\n", Format::Lowered), "[format] rank 0 step 1: an empty cell in a lowered schedule\n");
+  EXPECT_EQ(judge("0F0,,0B0\n", Format::Lowered),
+            "[format] rank 0 step 1: an empty cell in a lowered schedule\n");
 }
 
 TEST(FormatRule, RefusesAFuseMarkWithoutAPair) {
@@ -104,7 +105,8 @@ TEST(DependenciesRule, FindsCirclesOfWaitsAcrossRanks) {
 }
 
 TEST(DependenciesRule, FindsWrongOrderOnOneRank) {
-  EXPECT_EQ(judge("1F0,0F0\n"), "[dependencies] rank 0 step 0: 1F0 needs 0F0, which comes later on this rank\n");
+  EXPECT_EQ(judge("1F0,0F0\n"),
+            "[dependencies] rank 0 step 0: 1F0 needs 0F0, which comes later on this rank\n");
   EXPECT_EQ(judge("1F0,0F0\n", Format::Lowered),
             "[dependencies] rank 0 step 0: 1F0 needs 0F0, which comes later on this rank\n");
 }
@@ -155,7 +157,8 @@ TEST(MessagesRule, CountsAllThatGoesFromRankToRankAsOneChannel) {
 TEST(ReduceGradRule, WantsOnePerStageAfterItsLastBackward) {
   EXPECT_EQ(judge("0F0,0REDUCE_GRAD,0B0\n", Format::Lowered),
             "[reduce_grad] rank 0 step 2: 0B0 after the stage's REDUCE_GRAD\n");
-  EXPECT_EQ(judge("0F0,1F0,1B0,1REDUCE_GRAD,0B0\n", Format::Lowered), "[reduce_grad] rank 0: 0REDUCE_GRAD is missing\n");
+  EXPECT_EQ(judge("0F0,1F0,1B0,1REDUCE_GRAD,0B0\n", Format::Lowered),
+            "[reduce_grad] rank 0: 0REDUCE_GRAD is missing\n");
   EXPECT_EQ(judge("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", Format::Lowered),
             "[reduce_grad] rank 0 step 3: 0REDUCE_GRAD is there twice\n");
   EXPECT_EQ(judge("0F0,0REDUCE_GRAD\n", Format::Lowered),
@@ -183,8 +186,9 @@ TEST(Validation, ReportsABoundedNumberForEachRule) {
 }
 
 TEST(Validation, NamesItsRules) {
-  EXPECT_EQ(rule_names(), (std::vector<std::string_view>{"format", "placement", "counts", "split", "order",
-                                                         "dependencies", "messages", "reduce_grad", "unshard"}));
+  EXPECT_EQ(rule_names(),
+            (std::vector<std::string_view>{"format", "placement", "counts", "split", "order", "dependencies",
+                                           "messages", "reduce_grad", "unshard"}));
 }
 
 }  // namespace
