@@ -32,7 +32,9 @@ asan:  ## Run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitize
 fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60)
 	@scripts/setup.sh build test
 	@scripts/build.sh fuzz
-	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 tests/fuzz/corpus
+	@mkdir -p build/fuzz/corpus
+	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=20 -verbosity=0 \
+	  -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus tests/fuzz/corpus
 
 demo: build  ## Draw and compare all schedules: gallery/index.html
 	@scripts/demo.sh $(PROGRAM) gallery

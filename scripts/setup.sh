@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 declare -A packages=(
   [build]="g++ cmake ninja-build ccache python3-venv libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev"
-  [test]="clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev chromium"
+  [test]="clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev chromium fonts-dejavu-core"
 )
 
 missing=()
@@ -35,7 +35,8 @@ fi
 if ! cmp -s "$wanted" "$stamp"; then
   echo "Setting up .venv with $(tr '\n' ' ' <"$wanted")"
   python3 -m venv .venv
-  .venv/bin/pip install --quiet --disable-pip-version-check -r "$wanted" 2>&1 | grep -v '^WARNING' || true
-  .venv/bin/python -c 'import torch'
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  .venv/bin/pip install --disable-pip-version-check -r "$wanted" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
   cp "$wanted" "$stamp"
 fi

@@ -1,15 +1,37 @@
-# Installs the build, builds the consumer against it and runs it.
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+# Installs the build, builds two programs against it (the consumer's own and the
+# README's) and runs them; the README's must print what the README says.
+function(run output)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE printed ERROR_VARIABLE errors)
   if(result)
-    message(FATAL_ERROR "${ARGN} failed:\n${output}")
+    message(FATAL_ERROR "${ARGN} failed:\n${printed}${errors}")
   endif()
-  message("${output}")
+  set(${output} "${printed}" PARENT_SCOPE)
+endfunction()
+
+# The text of the first fenced block of a language.
+function(first_block language text output)
+  string(FIND "${text}" "```${language}\n" start)
+  string(LENGTH "```${language}\n" fence)
+  math(EXPR start "${start} + ${fence}")
+  string(SUBSTRING "${text}" ${start} -1 rest)
+  string(FIND "${rest}" "```" end)
+  string(SUBSTRING "${rest}" 0 ${end} block)
+  set(${output} "${block}" PARENT_SCOPE)
 endfunction()
 
 file(REMOVE_RECURSE ${WORK})
-run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR} -DCMAKE_PREFIX_PATH=${WORK}/prefix)
-run(${CMAKE_COMMAND} --build ${WORK}/build)
-run(${WORK}/build/consumer)
-run(${WORK}/prefix/bin/pipewright --version)
+file(READ ${README} readme)
+first_block(cpp "${readme}" program)
+first_block(text "${readme}" expected)
+file(WRITE ${WORK}/readme.cpp "${program}")
+
+run(ignored ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+run(ignored ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR}
+    -DCMAKE_PREFIX_PATH=${WORK}/prefix -DREADME_PROGRAM=${WORK}/readme.cpp)
+run(ignored ${CMAKE_COMMAND} --build ${WORK}/build)
+run(ignored ${WORK}/build/consumer)
+run(ignored ${WORK}/prefix/bin/pipewright --version)
+run(printed ${WORK}/build/readme)
+if(NOT printed STREQUAL expected)
+  message(FATAL_ERROR "The README's program prints:\n${printed}but the README says:\n${expected}")
+endif()

@@ -49,8 +49,9 @@ class RankOrder {
     const int warmup =
         std::min((sizes_.stages_per_rank - 1) * rule_.per_round + rule_.warmup_per_hop * hops, passes);
     const int weight_lag = rule_.split_backward ? rank_ : passes;
-    const int cells_per_pass = rule_.split_backward ? 3 : 2;
-    out_.reserve(static_cast<std::size_t>(cells_per_pass * passes + 3 * sizes_.ranks + warmup));
+    const std::size_t cells_per_pass = rule_.split_backward ? 3 : 2;
+    const int bubbles = 3 * sizes_.ranks + warmup;  // at most
+    out_.reserve(cells_per_pass * static_cast<std::size_t>(passes) + static_cast<std::size_t>(bubbles));
 
     add_bubbles(rank_);
     for (int k = 0; k < warmup; ++k) add_forward();

@@ -16,25 +16,26 @@ struct RankJson {
   std::vector<std::size_t> cell_of;
 };
 
+/// The fields of an entry.
+constexpr std::size_t kText = 0;
+constexpr std::size_t kEnd = 2;
+constexpr std::size_t kParts = 3;
+
 /// One entry a cell: [text, start, end], and the times of the parts where it has several.
 RankJson cells_json(const std::vector<TimedAction>& rank) {
   RankJson result;
   std::vector<Action> cell;
-  for (std::size_t at = 0; at < rank.size();) {
+  for (std::size_t at = 0; at < rank.size(); ++at) {
+    if (cell.empty()) result.actions.push_back({"", rank[at].start, rank[at].end, json::array()});
+    json& entry = result.actions.back();
+    cell.push_back(rank[at].action);
+    result.cell_of.push_back(result.actions.size() - 1);
+    entry[kEnd] = std::max(entry[kEnd].get<double>(), rank[at].end);
+    entry[kParts].push_back({rank[at].start, rank[at].end});
+    if (rank[at].action.fused_with_next) continue;
+    entry[kText] = cell_text(cell);
+    if (cell.size() == 1) entry.erase(kParts);
     cell.clear();
-    json parts = json::array();
-    double end = rank[at].end;
-    std::size_t next = at;
-    do {
-      cell.push_back(rank[next].action);
-      parts.push_back({rank[next].start, rank[next].end});
-      end = std::max(end, rank[next].end);
-      result.cell_of.push_back(result.actions.size());
-    } while (rank[next++].action.fused_with_next && next < rank.size());
-    json entry = {cell_text(cell), rank[at].start, end};
-    if (cell.size() > 1) entry.push_back(std::move(parts));
-    result.actions.push_back(std::move(entry));
-    at = next;
   }
   return result;
 }

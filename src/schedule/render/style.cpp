@@ -45,4 +45,10 @@ std::string short_number(double value) {
   return text.data();
 }
 
+std::string percent(double rate) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * rate);
+  return text.data();
+}
+
 }  // namespace pipewright

@@ -22,5 +22,7 @@ std::vector<int> local_stages(const Placement& placement);
 
 /// A number as people write it: 51.5, 8, 0.125.
 std::string short_number(double value);
+/// A rate in percent, with one decimal: 5.9 %.
+std::string percent(double rate);
 
 }  // namespace pipewright

@@ -130,10 +130,6 @@ class SvgPage {
     });
   }
 
-  static std::string percent(double rate) {
-    return short_number(static_cast<double>(static_cast<int>(rate * 1000 + 0.5)) / 10) + " %";
-  }
-
   void rect(double x, double y, double width, double height, const std::string& fill,
             const std::string& title) {
     out_ += "<rect x=\"" + short_number(x) + "\" y=\"" + short_number(y) + "\" width=\"" +

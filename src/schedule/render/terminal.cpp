@@ -98,8 +98,8 @@ std::string render_terminal(const Drawing& drawing, const TerminalOptions& optio
     text += '\n';
   }
   text += "makespan " + short_number(metrics.makespan) + ", ideal " + short_number(metrics.ideal) +
-          ", bubble " + short_number(100 * metrics.bubble_rate_makespan) + " % (by stage span " +
-          short_number(100 * metrics.bubble_rate_span) + " %), peak activation " +
+          ", bubble " + percent(metrics.bubble_rate_makespan) + " (by stage span " +
+          percent(metrics.bubble_rate_span) + "), peak activation " +
           short_number(metrics.peak_activation()) + "\n";
   return text;
 }

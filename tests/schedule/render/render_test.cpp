@@ -89,7 +89,7 @@ TEST(Terminal, DrawsALineARank) {
             "1F1B: two by two\n"
             "rank 0 |F0-F1-      B0----   B1----\n"
             "rank 1 |   F0-B0----F1-B1----\n"
-            "makespan 9, ideal 6, bubble 33.3333 % (by stage span 33.3333 %), peak activation 2\n");
+            "makespan 9, ideal 6, bubble 33.3 % (by stage span 33.3 %), peak activation 2\n");
 }
 
 TEST(Terminal, DrawsThePartsOfABlockOneBehindTheOther) {
