@@ -12,6 +12,7 @@
 #include "pipewright/schedule/generate.h"
 #include "pipewright/schedule/lower.h"
 #include "pipewright/schedule/validate.h"
+#include "schedule/every_schedule.h"
 #include "schedule/mutants.h"
 #include "schedule/plan_interpreter.h"
 
@@ -90,13 +91,7 @@ TEST_P(Mutants, AreCaughtExactlyWhenTheyWouldHangOrComputeWrongly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EverySchedule, Mutants,
-                         testing::ValuesIn(known_schedules().begin(), known_schedules().end()),
-                         [](const auto& info) {
-                           std::string name(info.param.name);
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(EverySchedule, Mutants, every_schedule(), schedule_test_name);
 
 }  // namespace
 }  // namespace pipewright
