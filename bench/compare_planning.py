@@ -55,7 +55,8 @@ def compare(program):
         for turn in range(ROUNDS):
             progress(f"{name}: {turn + 1} of {ROUNDS}")
             theirs.append(reference_seconds(name))
-            ours.append(benchmark(program, f"plan/{name}/{RANKS}/{MICROBATCHES}/{STAGES_PER_RANK}"))
+            sizes = f"{RANKS}/{MICROBATCHES}/{STAGES_PER_RANK}"
+            ours.append(benchmark(program, f"plan/{name}/{sizes}/real_time"))
         best = min(entry["real_time"] for entry in ours)
         actions = int(ours[0]["actions"])
         ratio = 1e3 * min(theirs) / best
