@@ -9,6 +9,10 @@ function(pipewright_configure target)
     target_compile_options(${target} PRIVATE -Wno-restrict)
   endif()
   if(PIPEWRIGHT_SANITIZE)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # GCC loses track of what is initialised in instrumented code.
+      target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+    endif()
     target_compile_options(${target} PRIVATE -fsanitize=${PIPEWRIGHT_SANITIZE}
                            -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${PIPEWRIGHT_SANITIZE})
