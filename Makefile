@@ -33,7 +33,7 @@ fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60)
 	@scripts/setup.sh build test
 	@scripts/build.sh fuzz
 	@mkdir -p build/fuzz/corpus
-	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=20 -verbosity=0 \
+	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=20 -verbosity=0 -dict=tests/fuzz/actions.dict \
 	  -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus tests/fuzz/corpus
 
 demo: build  ## Draw and compare all schedules: gallery/index.html
