@@ -1,7 +1,6 @@
 """The command line, as users and other programs call it. PIPEWRIGHT_BIN names the program."""
 
 import json
-import os
 import subprocess
 import xml.etree.ElementTree as ElementTree
 
@@ -40,14 +39,6 @@ DEADLOCK = (
     "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\n"
     "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD\n"
 )
-
-
-@pytest.fixture(scope="session")
-def program():
-    path = os.environ.get("PIPEWRIGHT_BIN")
-    if not path:
-        pytest.fail("PIPEWRIGHT_BIN is not set: it must name the pipewright program")
-    return path
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ of the model in one piece. PIPEWRIGHT_BIN names the program.
 """
 
 import multiprocessing
-import os
 import subprocess
 import time
 from datetime import timedelta
@@ -127,14 +126,6 @@ def run_ranks(name, plan):
 @pytest.fixture(autouse=True)
 def loopback(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-
-
-@pytest.fixture
-def program():
-    path = os.environ.get("PIPEWRIGHT_BIN")
-    if not path:
-        pytest.fail("PIPEWRIGHT_BIN is not set: it must name the pipewright program")
-    return path
 
 
 @pytest.mark.parametrize("arguments", PLANS)

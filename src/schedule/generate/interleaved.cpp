@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "schedule/ir/bubbles.h"
+
 namespace pipewright {
 namespace {
 
@@ -105,11 +107,18 @@ Schedule one_forward_one_backward(const Sizes& sizes, const OneForwardOneBackwar
   return schedule;
 }
 
-Rounds even_rounds(Rank ranks, Microbatch microbatches) {
-  for (Microbatch count = microbatches;; ++count) {
-    const Microbatch rounds = std::max(1, count / ranks);
-    if (count % rounds == 0) return {.microbatches = count, .per_round = count / rounds};
-  }
+Schedule one_forward_one_backward_in_rounds(const Sizes& sizes, int warmup_per_hop, bool split_backward) {
+  Sizes even = sizes;
+  while (even.microbatches % std::max(1, even.microbatches / even.ranks) != 0) ++even.microbatches;
+  const Microbatch rounds = std::max(1, even.microbatches / even.ranks);
+  Schedule schedule = one_forward_one_backward(even, {.warmup_per_hop = warmup_per_hop,
+                                                      .per_round = even.microbatches / rounds,
+                                                      .split_backward = split_backward});
+  if (even.microbatches == sizes.microbatches) return schedule;
+  schedule = without_bubbles(schedule);
+  keep_microbatches(schedule, sizes.microbatches);
+  insert_bubbles(schedule);
+  return schedule;
 }
 
 }  // namespace pipewright

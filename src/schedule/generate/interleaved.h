@@ -20,12 +20,8 @@ struct OneForwardOneBackward {
 /// The compute order, with the bubbles of warm-up and drain.
 Schedule one_forward_one_backward(const Sizes& sizes, const OneForwardOneBackward& rule);
 
-/// The rounds of `microbatches` that divide evenly: max(1, m / p) rounds, with m
-/// the least count ≥ the given one for which that works.
-struct Rounds {
-  Microbatch microbatches;
-  Microbatch per_round;
-};
-Rounds even_rounds(Rank ranks, Microbatch microbatches);
+/// The same in max(1, m / p) rounds, for any number of microbatches m: where the
+/// rounds do not come out even, from the next m for which they do.
+Schedule one_forward_one_backward_in_rounds(const Sizes& sizes, int warmup_per_hop, bool split_backward);
 
 }  // namespace pipewright

@@ -7,22 +7,9 @@
 // Bubble (p−1)(F+B)/v for a peak of (pv+p−1)/v activations.
 
 #include "schedule/generate/interleaved.h"
-#include "schedule/ir/bubbles.h"
 
 namespace pipewright {
 
-Schedule interleaved_1f1b(const Sizes& sizes) {
-  const auto [microbatches, per_round] = even_rounds(sizes.ranks, sizes.microbatches);
-  Sizes even = sizes;
-  even.microbatches = microbatches;
-  Schedule schedule =
-      one_forward_one_backward(even, {.warmup_per_hop = 2, .per_round = per_round, .split_backward = false});
-  if (microbatches != sizes.microbatches) {
-    schedule = without_bubbles(schedule);
-    keep_microbatches(schedule, sizes.microbatches);
-    insert_bubbles(schedule);
-  }
-  return schedule;
-}
+Schedule interleaved_1f1b(const Sizes& sizes) { return one_forward_one_backward_in_rounds(sizes, 2, false); }
 
 }  // namespace pipewright

@@ -14,19 +14,9 @@
 namespace pipewright {
 
 Schedule interleaved_zero_bubble(const Sizes& sizes) {
-  const auto [microbatches, per_round] = even_rounds(sizes.ranks, sizes.microbatches);
-  Sizes even = sizes;
-  even.microbatches = microbatches;
-  Schedule schedule =
-      one_forward_one_backward(even, {.warmup_per_hop = 1, .per_round = per_round, .split_backward = true});
-  if (microbatches == sizes.microbatches) {
-    // The cells of the common format: steps aligned on the forwards alone.
-    insert_bubbles(schedule, Replay::Dependencies::ForwardsOnly);
-  } else {
-    schedule = without_bubbles(schedule);
-    keep_microbatches(schedule, sizes.microbatches);
-    insert_bubbles(schedule);
-  }
+  Schedule schedule = one_forward_one_backward_in_rounds(sizes, 1, true);
+  // The cells of the common format: steps aligned on the forwards alone.
+  insert_bubbles(schedule, Replay::Dependencies::ForwardsOnly);
   return schedule;
 }
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <span>
 
 #include "schedule/ir/availability.h"
@@ -19,7 +18,8 @@ class ReceiveDeferral {
         result_(with_empty_lists(schedule)),
         data_(schedule_),
         next_(schedule.ranks.size()),
-        queued_(schedule.ranks.size()) {
+        queued_(schedule.ranks.size()),
+        walked_(schedule.ranks.size()) {
     for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
       result_.ranks[rank].reserve(schedule.ranks[rank].size());
     }
@@ -108,25 +108,28 @@ class ReceiveDeferral {
   /// With every rank blocked or ended: finds a circle of waits and lets the
   /// lowest rank in it that is being sent to receive. False if all have ended.
   bool break_circle() {
-    Rank rank = 0;
-    while (rank < schedule_.rank_count() && has_ended(rank)) ++rank;
-    if (rank == schedule_.rank_count()) return false;
-    std::vector<Rank> chain;
-    while (std::ranges::find(chain, rank) == chain.end()) {
-      chain.push_back(rank);
-      rank = blocked_on(rank);
+    // Circles follow each other from near to near: begin where the last one was.
+    Rank rank = last_receiver_;
+    for (Rank tried = 0; has_ended(rank); ++tried) {
+      if (tried == schedule_.rank_count()) return false;
+      rank = (rank + 1) % schedule_.rank_count();
     }
-    const auto circle = std::ranges::find(chain, rank);
+    ++walk_;
+    for (; walked_[at(rank)] != walk_; rank = blocked_on(rank)) walked_[at(rank)] = walk_;
+    // Now in the circle: once around.
+    const Rank first = rank;
     Rank receiver = -1;
     Rank sender = -1;
-    for (auto member = circle; member != chain.end(); ++member) {
-      const Rank next = member + 1 == chain.end() ? *circle : *(member + 1);
-      if (is_sending_to(*member, next) && (receiver < 0 || next < receiver)) {
-        sender = *member;
+    do {
+      const Rank next = blocked_on(rank);
+      if (is_sending_to(rank, next) && (receiver < 0 || next < receiver)) {
+        sender = rank;
         receiver = next;
       }
-    }
+      rank = next;
+    } while (rank != first);
     receive(receiver, sender);
+    last_receiver_ = receiver;
     wake(receiver);
     return true;
   }
@@ -150,6 +153,9 @@ class ReceiveDeferral {
   std::vector<std::size_t> next_;
   std::vector<bool> queued_;
   std::vector<Rank> queue_;
+  Rank last_receiver_ = 0;
+  std::size_t walk_ = 0;             // numbers the searches for a circle
+  std::vector<std::size_t> walked_;  // the last search that came by each rank
 };
 
 }  // namespace

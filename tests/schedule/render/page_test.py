@@ -23,14 +23,6 @@ WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gr
 
 
 @pytest.fixture(scope="session")
-def program():
-    path = os.environ.get("PIPEWRIGHT_BIN")
-    if not path:
-        pytest.fail("PIPEWRIGHT_BIN is not set: it must name the pipewright program")
-    return path
-
-
-@pytest.fixture(scope="session")
 def single(program, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "single.html"
     subprocess.run([program, "show", "ZBVZeroBubble", *SIZE, "-o", str(path)], check=True)
