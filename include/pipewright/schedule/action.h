@@ -35,6 +35,8 @@ constexpr bool gives_input_grad(Kind kind) { return kind == Kind::B || kind == K
 constexpr bool gives_weight_grad(Kind kind) { return kind == Kind::B || kind == Kind::W; }
 constexpr bool is_send(Kind kind) { return kind == Kind::SendF || kind == Kind::SendB; }
 constexpr bool is_receive(Kind kind) { return kind == Kind::RecvF || kind == Kind::RecvB; }
+/// SEND_F, RECV_F, SEND_B or RECV_B.
+constexpr bool is_message(Kind kind) { return kind >= Kind::SendF && kind <= Kind::RecvB; }
 /// Every kind but Unshard, Reshard, ReduceGrad and Bubble belongs to one microbatch.
 constexpr bool has_microbatch(Kind kind) { return kind >= Kind::F && kind <= Kind::RecvB; }
 

@@ -149,7 +149,7 @@ class Simulation {
     for (auto& rank : timeline_.ranks) {
       for (TimedAction& timed : rank) {
         const Action action = timed.action;
-        if (!is_send(action.kind) && !is_receive(action.kind)) continue;
+        if (!is_message(action.kind)) continue;
         const bool forward = action.kind == Kind::SendF || action.kind == Kind::RecvF;
         const int sender = is_send(action.kind) ? action.stage : peer_stage(action);
         timed.end = (forward ? activation_at_ : gradient_at_)[pair(sender, action)];

@@ -16,8 +16,7 @@ bool is_overlap(std::span<const Action> cell) {
 bool is_allowed(Kind kind, Format format) {
   if (is_compute(kind)) return true;
   if (kind == Kind::Bubble) return format == Format::ComputeOnly;
-  const bool message = is_send(kind) || is_receive(kind);
-  return message ? format == Format::Lowered : format != Format::ComputeOnly;
+  return is_message(kind) ? format == Format::Lowered : format != Format::ComputeOnly;
 }
 
 std::string why_not(Action action, Format format) {
