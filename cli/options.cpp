@@ -1,6 +1,8 @@
 #include "options.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <fstream>
 
 #include "files.h"
@@ -8,6 +10,18 @@
 #include "pipewright/schedule/simulate.h"
 
 namespace pipewright::cli {
+namespace {
+
+/// For options that take a time: a finite number, not negative.
+const CLI::Validator kTime(
+    [](const std::string& text) -> std::string {
+      const double value = std::strtod(text.c_str(), nullptr);
+      if (value >= 0 && std::isfinite(value)) return {};
+      return "a time is a number of at least 0, not " + text;
+    },
+    "TIME");
+
+}  // namespace
 
 void SizeOptions::add_to(CLI::App& command, bool required) {
   command.add_option("-p,--ranks", ranks, "Number of pipeline ranks")->required(required);
@@ -71,7 +85,7 @@ void CostOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"sum", "max", "serial"}));
   auto* costs = command.add_option("--costs", file, "Read costs by stage and by link from this JSON file");
   for (CLI::Option* option : {f, i, w, comm}) {
-    option->check(CLI::NonNegativeNumber)->capture_default_str();
+    option->check(kTime)->capture_default_str();
     costs->excludes(option);
   }
 }
