@@ -73,12 +73,6 @@ constexpr Action fused(Action action) {
   return action;
 }
 
-/// The same action, as an action by itself.
-constexpr Action unfused(Action action) {
-  action.fused_with_next = false;
-  return action;
-}
-
 /// Number of actions in the cell that starts at `at`: 1, or the parts of an OVERLAP_F_B.
 inline std::size_t cell_size(std::span<const Action> actions, std::size_t at) {
   std::size_t end = at;

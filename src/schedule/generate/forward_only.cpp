@@ -2,10 +2,10 @@
 // what is there to run, the furthest stage first, so that microbatches leave
 // the pipeline as early as they can. Two ranks, four stages in a V:
 //
-//   rank 0  0F0 0F1 .   .   3F0 0F2 3F1 …
-//   rank 1  .   1F0 2F0 1F1 2F1 …
+//   rank 0  0F0 0F1 0F2 3F0 .   3F1 .   3F2
+//   rank 1  .   1F0 2F0 1F1 2F1 1F2 2F2
 //
-// With stages in a loop this is the forward order of interleaved 1F1B.
+// With stages in a loop it is as short as the forwards of interleaved 1F1B.
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // Interleaved zero bubble: interleaved 1F1B with the backward split, and rank
 // r's W running r passes behind its I, so that W fills the drain (Qi et al.,
-// 2023, arXiv:2401.10241, there called ZB-1p). Three ranks, one stage each:
+// 2024, arXiv:2401.10241, there called ZB-1p). Three ranks, one stage each:
 //
 //   rank 0  F0 F1 .  .  F2 I0 W0 F3 I1 W1 I2 W2 I3 W3
 //   rank 1  .  F0 .  F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3

@@ -2,10 +2,10 @@
 // arXiv:2405.15362). One microbatch's block on four ranks, a slot a column, the
 // next block six slots later; W goes where there is room:
 //
-//   rank 0  F.........F....I..........I
-//   rank 1  ..F......F.......I.......I.
-//   rank 2  ....F...F..........I....I..
-//   rank 3  ......FF.............I.I...
+//   rank 0  F.........F...I..........I.
+//   rank 1  ..F......F......I.......I..
+//   rank 2  ....F...F.........I....I...
+//   rank 3  ......FF............I.I....
 //
 // (p+2)/2 activations, rounded down; half of 1F1B's bubble rate.
 

@@ -1,7 +1,7 @@
 // ZB-H1: 1F1B with the backward split and W filling the drain, at 1F1B's
-// memory (Qi et al., 2023, arXiv:2401.10241). Three ranks:
+// memory (Qi et al., 2024, arXiv:2401.10241). Three ranks:
 //
-//   rank 0  F0 F1 .  .  F2 I0 W0 F3 I1 W1 I2 W2 I3 W3
+//   rank 0  F0 F1 F2 .  .  I0 W0 F3 I1 W1 I2 W2 I3 W3
 //   rank 1  .  F0 F1 .  I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
 //   rank 2  .  .  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 //

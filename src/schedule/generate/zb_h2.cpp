@@ -1,5 +1,5 @@
 // ZB-H2: like ZB-H1, but with up to 2(p−r)−1 warm-up forwards on rank r, so that
-// the whole drain is hidden too (Qi et al., 2023, arXiv:2401.10241). Two ranks:
+// the whole drain is hidden too (Qi et al., 2024, arXiv:2401.10241). Two ranks:
 //
 //   rank 0  F0 F1 F2 I0 W0 F3 I1 W1 F4 I2 W2 …
 //   rank 1  .  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 …

@@ -1,5 +1,5 @@
 // ZB-V: two stages a rank in a V, rank r holding stages r and 2p−1−r, so that
-// the loss and the first backward are on rank 0 too (Qi et al., 2023,
+// the loss and the first backward are on rank 0 too (Qi et al., 2024,
 // arXiv:2401.10241, section 6). Two ranks, a and b the rank's first and second
 // stage:
 //

@@ -20,4 +20,10 @@ Channels::Channels(const Placement& placement) : forward_(placement.size()), bac
   }
 }
 
+std::size_t Channels::between(Rank from, Rank to) const {
+  std::size_t channel = 0;
+  while (channel < ends_.size() && (ends_[channel].from != from || ends_[channel].to != to)) ++channel;
+  return channel;
+}
+
 }  // namespace pipewright

@@ -43,6 +43,9 @@ class Channels {
   std::size_t size() const { return ends_.size(); }
   const Ends& ends(std::size_t channel) const { return ends_[channel]; }
 
+  /// The channel from one rank to another; size() if they exchange nothing.
+  std::size_t between(Rank from, Rank to) const;
+
   /// The channel of a SEND or RECV between neighbouring stages on different ranks.
   std::size_t of(Action message) const {
     const bool forward = message.kind == Kind::SendF || message.kind == Kind::RecvF;

@@ -41,10 +41,8 @@ class Simulation {
       gradient_posted_.resize(pairs, kNotYet);
     }
     for (const auto& [from, to, link] : costs.links) {
-      for (std::size_t channel = 0; channel < channels_.size(); ++channel) {
-        const auto& ends = channels_.ends(channel);
-        if (ends.from == from && ends.to == to) links_[channel] = link;
-      }
+      const std::size_t channel = channels_.between(from, to);
+      if (channel < channels_.size()) links_[channel] = link;
     }
   }
 

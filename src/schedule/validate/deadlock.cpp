@@ -19,10 +19,8 @@ class MessageRun {
         capacity_(channels_.size(), capacity.messages),
         queued_(plan.ranks.size()) {
     for (const auto& [from, to, messages] : capacity.overrides) {
-      for (std::size_t channel = 0; channel < channels_.size(); ++channel) {
-        const auto& ends = channels_.ends(channel);
-        if (ends.from == from && ends.to == to) capacity_[channel] = messages;
-      }
+      const std::size_t channel = channels_.between(from, to);
+      if (channel < channels_.size()) capacity_[channel] = messages;
     }
   }
 
