@@ -1,0 +1,37 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "pipewright/base/error.h"
+#include "pipewright/schedule/action.h"
+
+namespace pipewright {
+
+/// Tensors that are not what a boundary carries; `what()` names stage, slot,
+/// expected and got.
+class BoundaryError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A wait that took longer than the time-out; `what()` names channel and peer.
+class TimeoutError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The first error of a step, with where it happened. The pipeline can be used
+/// again; gradients may be partly accumulated, so zero them before the next step.
+class StepError : public Error {
+ public:
+  StepError(Rank rank, Action action, const std::string& message, std::exception_ptr cause)
+      : Error(message), rank(rank), action(action), cause(std::move(cause)) {}
+
+  Rank rank;
+  Action action;
+  /// What the stage, the loss or the handler threw.
+  std::exception_ptr cause;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <span>
+
+#include "pipewright/schedule/costs.h"
+#include "pipewright/schedule/timeline.h"
+
+namespace pipewright {
+
+/// What each stage's actions cost in measured timelines: the median over steps and
+/// microbatches. A kind that never ran is taken from the others: I and W as halves
+/// of B, B as their sum.
+Costs measured_costs(std::span<const Timeline> steps);
+
+}  // namespace pipewright
