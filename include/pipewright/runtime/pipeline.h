@@ -68,7 +68,7 @@ struct StepResult {
   std::vector<at::Tensor> losses;
   /// The last stage's outputs, merged, when asked for.
   Values outputs;
-  /// When everything ran, in microseconds from the start of the step, when asked for.
+  /// When everything ran, in milliseconds from the start of the step, when asked for.
   Timeline timeline;
   /// For each rank the most microbatches, over its stages, whose activations were held at once.
   std::vector<int> peak_live;
