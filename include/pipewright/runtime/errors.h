@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "pipewright/base/error.h"
 #include "pipewright/schedule/action.h"
@@ -25,8 +26,8 @@ class TimeoutError : public Error {
 /// again; gradients may be partly accumulated, so zero them before the next step.
 class StepError : public Error {
  public:
-  StepError(Rank rank, Action action, const std::string& message, std::exception_ptr cause)
-      : Error(message), rank(rank), action(action), cause(std::move(cause)) {}
+  StepError(Rank at_rank, Action at_action, const std::string& message, std::exception_ptr why)
+      : Error(message), rank(at_rank), action(at_action), cause(std::move(why)) {}
 
   Rank rank;
   Action action;

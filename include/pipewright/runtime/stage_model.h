@@ -29,7 +29,7 @@ using WeightGradient = std::function<Values()>;
 /// It is called by one thread at a time, but not always by the same.
 struct StageModel {
   /// An identity stage: hands its inputs on.
-  StageModel() : forward([](const Values& inputs) { return inputs; }) {}
+  StageModel() : forward([](const Values& values) { return values; }) {}
 
   template <typename M>
     requires std::is_base_of_v<torch::nn::Module, M>

@@ -14,7 +14,8 @@ struct ScheduleSpec {
   Rank ranks = 1;
   Microbatch microbatches = 1;
   int stages_per_rank = 0;
-  /// Only forward-only leaves the placement open; empty means looped.
+  /// Only forward-only leaves the placement open, also for ranks with unequal numbers of
+  /// stages; empty means looped.
   Placement placement = {};
 };
 

@@ -15,7 +15,7 @@ namespace pipewright {
 
 Schedule forward_only(const Sizes& sizes, Placement placement) {
   Schedule schedule = empty_schedule(sizes, std::move(placement));
-  const auto stages = static_cast<std::size_t>(sizes.stages());
+  const auto stages = schedule.placement.size();
   std::vector<std::vector<Stage>> local(schedule.ranks.size());  // furthest first
   for (Stage stage = schedule.last_stage(); stage >= 0; --stage) {
     local[static_cast<std::size_t>(schedule.placement[static_cast<std::size_t>(stage)])].push_back(stage);

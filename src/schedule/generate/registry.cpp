@@ -105,8 +105,8 @@ void check_sizes(const ScheduleInfo& info, const Sizes& sizes) {
   check_range("stages × microbatches × 3", 3 * stages * microbatches, 1, kMaxCells);
 }
 
-void check_placement(const Placement& placement, const Sizes& sizes) {
-  if (placement.size() != static_cast<std::size_t>(sizes.stages())) {
+void check_placement(const Placement& placement, const Sizes& sizes, bool sizes_given) {
+  if (sizes_given && placement.size() != static_cast<std::size_t>(sizes.stages())) {
     throw ArgumentError("the placement has " + std::to_string(placement.size()) + " stages, but " +
                         std::to_string(sizes.stages()) + " were asked for");
   }
@@ -144,7 +144,7 @@ Schedule make_schedule(const ScheduleSpec& spec) {
   }
   Placement placement = spec.placement;
   if (placement.empty()) placement = loop_placement(sizes.ranks, sizes.stages_per_rank);
-  check_placement(placement, sizes);
+  check_placement(placement, sizes, spec.stages_per_rank != 0);
   return forward_only(sizes, std::move(placement));
 }
 

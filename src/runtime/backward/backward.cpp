@@ -1,0 +1,300 @@
+#include "runtime/backward/backward.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <ranges>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/backward/node_traits.h"
+
+namespace pipewright {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// `sum` += `grad`, in place where nobody else can see `sum`.
+void accumulate(at::Tensor& sum, at::Tensor grad) {
+  if (!grad.defined()) return;
+  if (!sum.defined()) {
+    sum = std::move(grad);
+  } else if (sum.is_sparse()) {
+    sum = grad + sum;  // sparse + dense is dense; the dense one must come first
+  } else if (sum.use_count() == 1 && sum.has_storage() && sum.storage().use_count() == 1 &&
+             sum.is_non_overlapping_and_dense() && !grad.is_sparse()) {
+    sum.add_(grad);
+  } else {
+    sum = sum + grad;
+  }
+}
+
+bool has_hooks(Node& node) {
+  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+         !node.retains_grad_hooks().empty();
+}
+
+/// Runs one operator's backward with its hooks, as the autograd engine would.
+variable_list call(Node& node, variable_list grads) {
+  static const std::function<std::string(const std::string&)> kSay = [](const std::string& message) {
+    return "in a backward: " + message;
+  };
+  const c10::OptionalStreamGuard stream(node.stream());
+  for (const auto& hook : node.tensor_pre_hooks()) grads = (*hook)(grads);
+  for (const auto& [slot, hook] : node.retains_grad_hooks()) (*hook)(grads);
+  for (const auto& hook : node.pre_hooks()) grads = (*hook)(grads);
+
+  if (node.post_hooks().empty()) {
+    variable_list results = node(std::move(grads));
+    torch::autograd::validate_outputs(node.next_edges(), results, kSay);
+    return results;
+  }
+  variable_list results = node(variable_list(grads));
+  torch::autograd::validate_outputs(node.next_edges(), results, kSay);
+  for (const auto& hook : node.post_hooks()) results = (*hook)(results, grads);
+  return results;
+}
+
+}  // namespace
+
+/// One walk over a graph, from the outputs' gradients down: an operator runs when all
+/// that lead to it have run, the latest made first, in the autograd engine's own order.
+class BackwardPass {
+ public:
+  BackwardPass(const edge_list& roots, NodePtr inputs) : inputs_(std::move(inputs)) {
+    for (const Edge& root : roots) visit_of(root.function.get());
+    // Grows while it is walked.
+    for (std::size_t at = 0; at < visits_.size(); ++at) {
+      for (const Edge& edge : visits_[at].node->next_edges()) {
+        if (edge.is_valid()) ++visits_[visit_of(edge.function.get())].waiting_for;
+      }
+    }
+  }
+
+  /// Everything. Gradients that reach the stage's inputs stay there.
+  void run_all(const edge_list& roots, variable_list grads) {
+    for (std::size_t at = 0; at < roots.size(); ++at) give(roots[at], std::move(grads[at]));
+    start();
+    while (!ready_.empty()) {
+      Visit& visit = next();
+      if (visit.node == inputs_.get()) continue;
+      variable_list results = call(*visit.node, std::move(visit.grads));
+      visit.node->release_variables();
+      const edge_list& edges = visit.node->next_edges();
+      for (std::size_t at = 0; at < edges.size(); ++at) deliver(edges[at], std::move(results[at]));
+    }
+  }
+
+  /// What lies on a path to the stage's inputs; the rest goes to `later`.
+  void run_input_path(const edge_list& roots, variable_list grads, WeightWork& later) {
+    find_path();
+    for (std::size_t at = 0; at < roots.size(); ++at) {
+      give_or_defer(roots[at], std::move(grads[at]), later);
+    }
+    start();
+    while (!ready_.empty()) {
+      Visit& visit = next();
+      if (!visit.on_path || visit.node == inputs_.get()) continue;
+      run_on_path(visit, later);
+    }
+  }
+
+  static Values gradients_of_inputs(const StageGraph& graph, BackwardPass* pass) {
+    Values grads(graph.input_count_);
+    if (!pass || !graph.inputs_) return grads;
+    const auto found = pass->index_.find(graph.inputs_.get());
+    if (found == pass->index_.end()) return grads;
+    variable_list& arrived = pass->visits_[found->second].grads;
+    for (std::size_t at = 0; at < arrived.size(); ++at) {
+      grads[graph.input_slots_[at]] = std::move(arrived[at]);
+    }
+    return grads;
+  }
+
+  /// The roots whose gradient is there, with it.
+  static std::pair<edge_list, variable_list> present_roots(const StageGraph& graph, const Values& grads) {
+    std::pair<edge_list, variable_list> present;
+    for (std::size_t at = 0; at < graph.roots_.size(); ++at) {
+      const at::Tensor& grad = grads.at(graph.root_slots_[at]);
+      if (!grad.defined()) continue;
+      present.first.push_back(graph.roots_[at]);
+      present.second.push_back(grad);
+    }
+    static const std::function<std::string(const std::string&)> kSay = [](const std::string& message) {
+      return "a gradient that does not fit the stage's output: " + message;
+    };
+    torch::autograd::validate_outputs(present.first, present.second, kSay);
+    return present;
+  }
+
+  static const NodePtr& inputs_of(const StageGraph& graph) { return graph.inputs_; }
+
+ private:
+  struct Visit {
+    Node* node;
+    std::uint32_t waiting_for = 0;
+    bool on_path = false;
+    variable_list grads = {};
+  };
+
+  std::size_t visit_of(Node* node) {
+    const auto [found, is_new] = index_.emplace(node, visits_.size());
+    if (is_new) visits_.push_back({.node = node});
+    return found->second;
+  }
+
+  Visit& visit_at(const Edge& edge) { return visits_[index_.find(edge.function.get())->second]; }
+
+  void give(const Edge& edge, at::Tensor grad) {
+    Visit& visit = visit_at(edge);
+    if (visit.grads.empty()) visit.grads.resize(visit.node->num_inputs());
+    accumulate(visit.grads[edge.input_nr], std::move(grad));
+  }
+
+  void make_ready(const Visit& visit) {
+    ready_.emplace(visit.node->sequence_nr(), static_cast<std::size_t>(&visit - visits_.data()));
+  }
+
+  void start() {
+    for (const Visit& visit : visits_) {
+      if (visit.waiting_for == 0) make_ready(visit);
+    }
+  }
+
+  Visit& next() {
+    Visit& visit = visits_[ready_.top().second];
+    ready_.pop();
+    if (visit.grads.empty()) visit.grads.resize(visit.node->num_inputs());
+    return visit;
+  }
+
+  void arrive(const Edge& edge) {
+    Visit& visit = visit_at(edge);
+    if (--visit.waiting_for == 0) make_ready(visit);
+  }
+
+  void deliver(const Edge& edge, at::Tensor grad) {
+    if (!edge.is_valid()) return;
+    give(edge, std::move(grad));
+    arrive(edge);
+  }
+
+  bool leads_on(const Edge& edge) { return edge.is_valid() && visit_at(edge).on_path; }
+
+  void give_or_defer(const Edge& edge, at::Tensor grad, WeightWork& later) {
+    if (!edge.is_valid() || !grad.defined()) return;
+    if (visit_at(edge).on_path) {
+      give(edge, std::move(grad));
+    } else {
+      later.roots.push_back(edge);
+      later.grads.push_back(std::move(grad));
+    }
+  }
+
+  /// Marks the operators from which the stage's inputs can be reached. A stage without
+  /// differentiable inputs, the first, has none: there the path ends at the operators
+  /// nearest to the data, so that its I and W cost what they cost elsewhere.
+  void find_path() {
+    std::vector<std::uint32_t> waiting;
+    waiting.reserve(visits_.size());
+    std::vector<std::size_t> order;
+    order.reserve(visits_.size());
+    for (std::size_t at = 0; at < visits_.size(); ++at) {
+      waiting.push_back(visits_[at].waiting_for);
+      if (waiting[at] == 0) order.push_back(at);
+    }
+    for (std::size_t at = 0; at < order.size(); ++at) {
+      for (const Edge& edge : visits_[order[at]].node->next_edges()) {
+        if (!edge.is_valid()) continue;
+        const std::size_t to = index_.find(edge.function.get())->second;
+        if (--waiting[to] == 0) order.push_back(to);
+      }
+    }
+    for (const std::size_t at : std::views::reverse(order)) {
+      Visit& visit = visits_[at];
+      visit.on_path = visit.node == inputs_.get() ||
+                      std::ranges::any_of(visit.node->next_edges(), [this](const Edge& edge) {
+                        return leads_on(edge) || (!inputs_ && edge.is_valid() && !is_cheap(*edge.function));
+                      });
+    }
+  }
+
+  void run_on_path(Visit& visit, WeightWork& later) {
+    Node& node = *visit.node;
+    const bool mixed = std::ranges::any_of(
+        node.next_edges(), [this](const Edge& edge) { return edge.is_valid() && !visit_at(edge).on_path; });
+    if (mixed && computes_gradients_apart(node) && !has_hooks(node)) {
+      run_apart(visit, later);
+      return;
+    }
+    variable_list results = call(node, std::move(visit.grads));
+    node.release_variables();
+    const edge_list& edges = node.next_edges();
+    for (std::size_t at = 0; at < edges.size(); ++at) {
+      give_or_defer(edges[at], std::move(results[at]), later);
+      if (leads_on(edges[at])) arrive(edges[at]);
+    }
+  }
+
+  /// Computes only what goes on along the path and cuts the node off from it: what
+  /// stays in the graph is the weights' part.
+  void run_apart(Visit& visit, WeightWork& later) {
+    Node& node = *visit.node;
+    edge_list& edges = node.next_edges();
+    edge_list weights(edges.size());
+    for (std::size_t at = 0; at < edges.size(); ++at) {
+      if (!leads_on(edges[at])) std::swap(edges[at], weights[at]);
+    }
+    const NodePtr owner = node.getptr();
+    for (std::size_t at = 0; at < visit.grads.size(); ++at) {
+      if (!visit.grads[at].defined()) continue;
+      later.roots.emplace_back(owner, static_cast<std::uint32_t>(at));
+      later.grads.push_back(visit.grads[at]);
+    }
+    later.separated = true;
+    variable_list results = call(node, std::move(visit.grads));
+    std::swap(edges, weights);
+    for (std::size_t at = 0; at < weights.size(); ++at) deliver(weights[at], std::move(results[at]));
+    cut_.push_back(std::move(weights));
+  }
+
+  NodePtr inputs_;
+  std::vector<Visit> visits_;
+  std::vector<edge_list> cut_;  // keeps what lies behind them alive for the rest of this pass
+  ska::flat_hash_map<Node*, std::size_t> index_;
+  std::priority_queue<std::pair<std::uint64_t, std::size_t>> ready_;
+};
+
+Values run_full_backward(StageGraph graph, const Values& grads) {
+  const at::AutoGradMode no_grad(false);
+  auto [roots, root_grads] = BackwardPass::present_roots(graph, grads);
+  BackwardPass pass(roots, BackwardPass::inputs_of(graph));
+  pass.run_all(roots, std::move(root_grads));
+  return BackwardPass::gradients_of_inputs(graph, &pass);
+}
+
+Values run_input_backward(StageGraph graph, const Values& grads, WeightWork& weight_work) {
+  const at::AutoGradMode no_grad(false);
+  auto [roots, root_grads] = BackwardPass::present_roots(graph, grads);
+  BackwardPass pass(roots, BackwardPass::inputs_of(graph));
+  pass.run_input_path(roots, std::move(root_grads), weight_work);
+  return BackwardPass::gradients_of_inputs(graph, &pass);
+}
+
+void run_weight_backward(WeightWork work) {
+  const at::AutoGradMode no_grad(false);
+  BackwardPass pass(work.roots, nullptr);
+  pass.run_all(work.roots, std::move(work.grads));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,386 @@
+#include "runtime/executor/rank_executor.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "pipewright/runtime/errors.h"
+#include "runtime/executor/current_action.h"
+
+namespace pipewright {
+namespace {
+
+double milliseconds_since(Clock::time_point start, Clock::time_point time) {
+  return std::chrono::duration<double, std::milli>(time - start).count();
+}
+
+/// What a stage hands on: detached from its graph, marked where a gradient has to come back.
+Values handed_on(const Values& outputs) {
+  Values handed(outputs.size());
+  for (std::size_t slot = 0; slot < outputs.size(); ++slot) {
+    if (!outputs[slot].defined()) continue;
+    handed[slot] = outputs[slot].detach();
+    if (outputs[slot].requires_grad()) handed[slot].set_requires_grad(true);
+  }
+  return handed;
+}
+
+}  // namespace
+
+/// Takes the time of an action from now to its own end, where the step is traced.
+class RankExecutor::Timer {
+ public:
+  Timer(RankExecutor& executor, std::size_t at)
+      : timed_(executor.step_->trace ? &executor.trace_[at] : nullptr), origin_(executor.step_->start) {
+    if (timed_) timed_->start = milliseconds_since(origin_, Clock::now());
+  }
+  ~Timer() {
+    if (timed_) timed_->end = milliseconds_since(origin_, Clock::now());
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+ private:
+  TimedAction* timed_;
+  Clock::time_point origin_;
+};
+
+RankExecutor::RankExecutor(const Schedule& plan, Rank rank, Transport& transport, StageModels& models,
+                           const Loss& loss, const Handlers& handlers, Failure& failure)
+    : plan_(plan),
+      rank_(rank),
+      loss_(loss),
+      handlers_(handlers),
+      failure_(failure),
+      program_(compile(plan, rank, transport)) {
+  for (const Stage stage : program_.stages) {
+    locals_.push_back({.stage = stage,
+                       .model = models.at(stage),
+                       .inputs = BoundaryCheck(stage, "input"),
+                       .outputs = BoundaryCheck(stage, "output"),
+                       .held = std::vector<Held>(static_cast<std::size_t>(plan.microbatches)),
+                       .unsplit = {}});
+  }
+}
+
+void RankExecutor::run(Step& step) {
+  step_ = &step;
+  live_ = 0;
+  peak_live_ = 0;
+  for (LocalStage& local : locals_) {
+    local.inputs.forget();
+    local.outputs.forget();
+  }
+  const std::vector<Action>& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
+  trace_.clear();
+  if (step.trace) {
+    for (const Action action : actions) trace_.push_back({.action = action});
+  }
+  const at::AutoGradMode grad_mode(step.train);
+  for (std::size_t at = 0; at < actions.size() && !failure_.raised();) {
+    const std::size_t size = cell_size(actions, at);
+    run_cell(at, size);
+    at += size;
+  }
+  loss_gradient_.reset();
+}
+
+void RankExecutor::clear() {
+  for (LocalStage& local : locals_) {
+    for (Held& held : local.held) held = Held();
+  }
+}
+
+void RankExecutor::run_cell(std::size_t at, std::size_t size) {
+  if (size == 1) {
+    run_guarded(at);
+    return;
+  }
+  if (handlers_.overlap) {
+    const Action first = program_.instructions[at].action;
+    try {
+      run_handler(handlers_.overlap, at, size);
+    } catch (const Stopped&) {
+    } catch (...) {
+      failure_.report(rank_, first, std::current_exception());
+    }
+    return;
+  }
+  const auto& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
+  if (independent(std::span(actions).subspan(at, size))) {
+    run_overlapped(at, size);
+  } else {
+    for (std::size_t part = at; part < at + size; ++part) run_guarded(part);
+  }
+}
+
+void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
+  if (!side_) side_ = std::make_unique<Workers>(program_.parallel_parts, at::get_num_threads());
+  side_->start([this, at, size](std::size_t index) {
+    if (index + 1 < size) run_guarded(at + 1 + index);
+  });
+  run_guarded(at);
+  side_->wait();
+}
+
+void RankExecutor::run_guarded(std::size_t at) {
+  const Action action = program_.instructions[at].action;
+  try {
+    const Handler& handler = handlers_.of(action.kind);
+    if (handler) {
+      run_handler(handler, at, 1);
+    } else {
+      run_action(at);
+    }
+  } catch (const Stopped&) {
+    // Another rank's failure, reported there.
+  } catch (...) {
+    failure_.report(rank_, action, std::current_exception());
+  }
+}
+
+void RankExecutor::run_handler(const Handler& handler, std::size_t at, std::size_t size) {
+  const auto& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
+  const auto cell = std::span(actions).subspan(at, size);
+  const Timer timer(*this, at);
+  handler({.rank = rank_,
+           .cell = cell,
+           .plan = plan_,
+           .microbatches = step_->microbatches,
+           .losses = step_->losses,
+           .stage = [this](Stage stage) -> StageModel& {
+             LocalStage* local = neighbour(stage);
+             if (!local) {
+               throw ArgumentError("stage " + std::to_string(stage) + " is not on rank " +
+                                   std::to_string(rank_));
+             }
+             return local->model;
+           },
+           .run =
+               [this, at, size] {
+                 for (std::size_t part = at; part < at + size; ++part) run_action(part);
+               },
+           .run_part =
+               [this, at, cell](Action part) {
+                 const auto found = std::ranges::find_if(cell, [&](Action each) {
+                   return each.kind == part.kind && each.stage == part.stage &&
+                          each.microbatch == part.microbatch;
+                 });
+                 if (found == cell.end()) {
+                   throw ArgumentError(to_text(part) + " is not a part of " + cell_text(cell));
+                 }
+                 run_action(at + static_cast<std::size_t>(found - cell.begin()));
+               }});
+}
+
+void RankExecutor::run_action(std::size_t at) {
+  const Instruction& instruction = program_.instructions[at];
+  const Action action = instruction.action;
+  const CurrentAction current(action);
+  at::RecordFunction range(at::RecordScope::USER_SCOPE);
+  if (range.isActive()) range.before("PP:" + to_text(action));
+
+  const auto microbatch = static_cast<Microbatch>(action.microbatch);
+  switch (action.kind) {
+    case Kind::F: forward(instruction, at); break;
+    case Kind::B:
+    case Kind::I: backward(instruction, at); break;
+    case Kind::W: weight(instruction, at); break;
+    case Kind::SendF:
+    case Kind::SendB: {
+      const Timer timer(*this, at);
+      Values Held::* const outgoing = action.kind == Kind::SendF ? &Held::to_next : &Held::to_previous;
+      instruction.channel->send(microbatch, std::exchange(held(instruction).*outgoing, {}));
+      break;
+    }
+    case Kind::RecvF:
+    case Kind::RecvB: {
+      const Timer timer(*this, at);  // its end is set again when the message is taken
+      instruction.channel->post(microbatch);
+      break;
+    }
+    case Kind::Unshard:
+    case Kind::Reshard:
+    case Kind::ReduceGrad:
+    case Kind::Bubble: {
+      const Timer timer(*this, at);  // nothing to do without data parallelism
+      break;
+    }
+  }
+}
+
+Values RankExecutor::take(const Instruction& instruction, Values Held::* handed_over) {
+  if (!instruction.channel) return std::exchange(held(instruction).*handed_over, {});
+  Message message = instruction.channel->take(static_cast<Microbatch>(instruction.action.microbatch));
+  if (step_->trace) {
+    TimedAction& receive = trace_[static_cast<std::size_t>(instruction.receive)];
+    receive.end = std::max(receive.start, milliseconds_since(step_->start, message.arrived));
+  }
+  return std::move(message.values);
+}
+
+void RankExecutor::forward(const Instruction& instruction, std::size_t at) {
+  LocalStage& local = locals_[instruction.local_stage];
+  const auto microbatch = static_cast<Microbatch>(instruction.action.microbatch);
+  const MicrobatchValues& brought = step_->microbatches[instruction.action.microbatch];
+  Held& held = this->held(instruction);
+  const bool first = local.stage == 0;
+  Values inputs = first ? brought.inputs : take(instruction, &Held::inputs);
+
+  const Timer timer(*this, at);
+  if (step_->train) activation_held(+1);
+  local.inputs.check(inputs, local.model.inputs);
+  // The first stage's inputs are the user's own tensors: they stay as they are.
+  if (step_->train && !first) inputs = held.graph.enter(std::move(inputs));
+  if (const auto own = brought.stage_inputs.find(local.stage); own != brought.stage_inputs.end()) {
+    inputs.insert(inputs.end(), own->second.begin(), own->second.end());
+  }
+  Values outputs = local.model.forward(inputs);
+  inputs.clear();
+  local.outputs.check(outputs, local.model.outputs);
+  if (step_->train && local.model.dw_builder) {
+    held.dw = local.model.dw_builder();
+    if (!held.dw) throw Error("dw_builder returned no function to call at W");
+  }
+
+  if (local.stage == plan_.last_stage()) {
+    last_forward(local, microbatch, held, std::move(outputs));
+    return;
+  }
+  if (step_->train) {
+    held.graph.leave(outputs);
+    outputs = handed_on(outputs);
+  }
+  if (LocalStage* next = neighbour(local.stage + 1)) {
+    next->held[instruction.action.microbatch].inputs = std::move(outputs);
+  } else {
+    held.to_next = std::move(outputs);
+  }
+}
+
+void RankExecutor::last_forward(LocalStage& local, Microbatch microbatch, Held& held, Values outputs) {
+  const auto at = static_cast<std::size_t>(microbatch);
+  // Without a loss function the first output is the loss, if it is one number; to train, it must be.
+  const bool has_loss =
+      step_->with_loss &&
+      (loss_ || step_->train || (!outputs.empty() && outputs[0].defined() && outputs[0].numel() == 1));
+  if (has_loss) {
+    if (!loss_ && outputs.empty()) {
+      throw Error("stage " + std::to_string(local.stage) +
+                  " returned nothing, and there is no loss function");
+    }
+    const at::Tensor loss = loss_ ? loss_(outputs, step_->microbatches[at].targets) : outputs.front();
+    if (!loss.defined() || loss.numel() != 1) {
+      throw Error("a loss must be one number; that of microbatch " + std::to_string(microbatch) + " is " +
+                  to_text(loss));
+    }
+    step_->losses[at] = loss.detach();
+    if (step_->train) held.graph.leave({loss});
+  }
+  if (step_->on_output) {
+    for (at::Tensor& output : outputs) {
+      if (output.defined()) output = output.detach();
+    }
+    step_->on_output(microbatch, std::move(outputs));
+  }
+}
+
+Values RankExecutor::loss_gradient(Microbatch microbatch) {
+  const at::Tensor& loss = step_->losses[static_cast<std::size_t>(microbatch)];
+  if (!loss_gradient_.defined() || loss_gradient_.scalar_type() != loss.scalar_type() ||
+      loss_gradient_.sizes() != loss.sizes() || loss_gradient_.device() != loss.device()) {
+    loss_gradient_ = at::full(loss.sizes(), step_->grad_scale, loss.options().requires_grad(false));
+  }
+  return {loss_gradient_};
+}
+
+void RankExecutor::backward(const Instruction& instruction, std::size_t at) {
+  LocalStage& local = locals_[instruction.local_stage];
+  Held& held = this->held(instruction);
+  const bool full = instruction.action.kind == Kind::B;
+  const Values output_grads = local.stage == plan_.last_stage()
+                                  ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
+                                  : take(instruction, &Held::output_grads);
+
+  const Timer timer(*this, at);
+  StageGraph graph = std::exchange(held.graph, {});
+  Values input_grads;
+  if (full || held.dw || !local.model.split_backward) {
+    input_grads = run_full_backward(std::move(graph), output_grads);
+    if (!full && !held.dw) local.unsplit = "split_backward is false";
+  } else {
+    input_grads = run_input_backward(std::move(graph), output_grads, held.weight);
+    if (!held.weight.roots.empty() && !held.weight.separated) {
+      local.unsplit = "none of its operators computes weight gradients apart from input gradients";
+    }
+  }
+  if (full) {
+    if (held.dw) run_own_weight_gradient(local, held);
+    activation_held(-1);
+  }
+
+  if (local.stage == 0) return;
+  if (LocalStage* previous = neighbour(local.stage - 1)) {
+    previous->held[instruction.action.microbatch].output_grads = std::move(input_grads);
+  } else {
+    held.to_previous = std::move(input_grads);
+  }
+}
+
+void RankExecutor::weight(const Instruction& instruction, std::size_t at) {
+  LocalStage& local = locals_[instruction.local_stage];
+  Held& held = this->held(instruction);
+  const Timer timer(*this, at);
+  run_weight_backward(std::exchange(held.weight, {}));
+  if (held.dw) run_own_weight_gradient(local, held);
+  activation_held(-1);
+}
+
+void RankExecutor::run_own_weight_gradient(LocalStage& local, Held& held) {
+  if (!local.model.module) throw Error("dw_builder needs a module whose parameters the gradients belong to");
+  const std::vector<at::Tensor> parameters = local.model.module->parameters();
+  const Values grads = std::exchange(held.dw, nullptr)();
+  if (grads.size() != parameters.size()) {
+    throw Error("the weight gradient function returned " + std::to_string(grads.size()) + " gradients for " +
+                std::to_string(parameters.size()) + " parameters");
+  }
+  for (std::size_t at = 0; at < grads.size(); ++at) {
+    if (grads[at].defined() && grads[at].sizes() != parameters[at].sizes()) {
+      throw Error("the weight gradient of parameter " + std::to_string(at) + " is " + to_text(grads[at]) +
+                  ", the parameter " + to_text(parameters[at]));
+    }
+  }
+  const at::AutoGradMode no_grad(false);
+  for (std::size_t at = 0; at < grads.size(); ++at) {
+    if (!grads[at].defined()) continue;
+    at::Tensor& sum = const_cast<at::Tensor&>(parameters[at]).mutable_grad();
+    sum = sum.defined() ? sum + grads[at] : grads[at].detach();
+  }
+}
+
+std::map<Stage, std::string> RankExecutor::unsplit_stages() const {
+  std::map<Stage, std::string> unsplit;
+  for (const LocalStage& local : locals_) {
+    if (!local.unsplit.empty()) unsplit[local.stage] = local.unsplit;
+  }
+  return unsplit;
+}
+
+RankExecutor::LocalStage* RankExecutor::neighbour(Stage stage) {
+  const std::int32_t local =
+      stage < 0 || stage >= plan_.stage_count() ? -1 : program_.local_index[static_cast<std::size_t>(stage)];
+  return local < 0 ? nullptr : &locals_[static_cast<std::size_t>(local)];
+}
+
+void RankExecutor::activation_held(int change) {
+  const int now = live_ += change;
+  int peak = peak_live_;
+  while (now > peak && !peak_live_.compare_exchange_weak(peak, now)) {
+  }
+}
+
+}  // namespace pipewright

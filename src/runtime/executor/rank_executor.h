@@ -1,0 +1,107 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pipewright/runtime/stage_model.h"
+#include "pipewright/schedule/timeline.h"
+#include "runtime/backward/backward.h"
+#include "runtime/executor/handlers.h"
+#include "runtime/executor/program.h"
+#include "runtime/executor/step.h"
+#include "runtime/executor/workers.h"
+#include "runtime/stage/boundary_check.h"
+
+namespace pipewright {
+
+/// The models of the stages of this process, by stage.
+using StageModels = std::map<Stage, StageModel>;
+
+/// Runs one rank's part of a plan, step after step. Holds the activations, graphs
+/// and gradients that are between two of its actions, each until its last use.
+///
+/// Used by one thread at a time; the parts of an OVERLAP_F_B run on two, and touch
+/// different microbatches.
+class RankExecutor {
+ public:
+  /// All are kept by reference and outlive the executor.
+  RankExecutor(const Schedule& plan, Rank rank, Transport& transport, StageModels& models, const Loss& loss,
+               const Handlers& handlers, Failure& failure);
+
+  /// Runs the whole program; what goes wrong is reported to the Failure, not thrown.
+  void run(Step& step);
+
+  /// Drops everything that a failed step has left behind.
+  void clear();
+
+  /// Of the last step.
+  int peak_live() const { return peak_live_; }
+  std::vector<TimedAction> take_trace() { return std::move(trace_); }
+
+  /// Stages whose I ran the whole backward, with the reason.
+  std::map<Stage, std::string> unsplit_stages() const;
+
+ private:
+  /// What one microbatch holds on one stage between actions.
+  struct Held {
+    Values inputs;        // handed over by a stage of this rank, until F
+    Values output_grads;  // likewise, until the backward
+    StageGraph graph;     // F to B or I
+    WeightWork weight;    // I to W
+    WeightGradient dw;    // F to W, where the model computes its own
+    Values to_next;       // F to SEND_F
+    Values to_previous;   // backward to SEND_B
+  };
+  struct LocalStage {
+    Stage stage;
+    StageModel& model;
+    BoundaryCheck inputs;
+    BoundaryCheck outputs;
+    std::vector<Held> held;
+    std::string unsplit;  // why its I ran the whole backward, if it did
+  };
+  class Timer;
+
+  void run_cell(std::size_t at, std::size_t size);
+  void run_overlapped(std::size_t at, std::size_t size);
+  void run_handler(const Handler& handler, std::size_t at, std::size_t size);
+  void run_guarded(std::size_t at);
+  void run_action(std::size_t at);
+
+  void forward(const Instruction& instruction, std::size_t at);
+  void last_forward(LocalStage& local, Microbatch microbatch, Held& held, Values outputs);
+  void backward(const Instruction& instruction, std::size_t at);
+  void weight(const Instruction& instruction, std::size_t at);
+  void run_own_weight_gradient(LocalStage& local, Held& held);
+
+  Values take(const Instruction& instruction, Values Held::* handed_over);
+  Values loss_gradient(Microbatch microbatch);
+  LocalStage* neighbour(Stage stage);
+  Held& held(const Instruction& instruction) {
+    return locals_[instruction.local_stage].held[instruction.action.microbatch];
+  }
+
+  void activation_held(int change);
+
+  const Schedule& plan_;
+  const Rank rank_;
+  const Loss& loss_;
+  const Handlers& handlers_;
+  Failure& failure_;
+  Program program_;
+  std::vector<LocalStage> locals_;
+  std::unique_ptr<Workers> side_;  // for the second part of an OVERLAP_F_B
+
+  Step* step_ = nullptr;
+  std::vector<TimedAction> trace_;
+  std::atomic<int> live_ = 0;
+  std::atomic<int> peak_live_ = 0;
+  at::Tensor loss_gradient_;
+};
+
+}  // namespace pipewright

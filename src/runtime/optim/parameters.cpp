@@ -1,0 +1,71 @@
+#include "runtime/optim/parameters.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <unordered_set>
+
+#include "pipewright/base/error.h"
+#include "pipewright/runtime/boundary.h"
+
+namespace pipewright {
+namespace {
+
+std::string global_name(Stage stage, const StageModel& model, const std::string& name) {
+  return model.global_name ? model.global_name(name) : std::to_string(stage) + "." + name;
+}
+
+}  // namespace
+
+NamedTensors named_parameters(const StageModels& models) {
+  NamedTensors named;
+  std::unordered_set<const void*> seen;
+  for (const auto& [stage, model] : models) {
+    if (!model.module) continue;
+    for (const auto& item : model.module->named_parameters()) {
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      named.emplace_back(global_name(stage, model, item.key()), item.value());
+    }
+  }
+  return named;
+}
+
+Pipeline::StateDict state_of(const StageModels& models) {
+  Pipeline::StateDict state;
+  for (const auto& [stage, model] : models) {
+    if (!model.module) continue;
+    const auto add = [&, stage = stage, &model = model](const auto& items) {
+      for (const auto& item : items) {
+        const std::string name = global_name(stage, model, item.key());
+        const auto [found, is_new] = state.emplace(name, item.value());
+        if (is_new || found->second.is_same(item.value())) continue;
+        throw ArgumentError("two tensors are called '" + name + "', the second on stage " +
+                            std::to_string(stage) +
+                            "; give the stages' global_name distinct names, and tie "
+                            "parameters that are meant to be one");
+      }
+    };
+    add(model.module->named_parameters());
+    add(model.module->named_buffers());
+  }
+  return state;
+}
+
+void load_state(const Pipeline::StateDict& values, const Pipeline::StateDict& state) {
+  std::string wrong;
+  for (const auto& [name, tensor] : state) {
+    const auto found = values.find(name);
+    if (found == values.end()) {
+      wrong += "\n  missing: " + name;
+    } else if (!found->second.defined() || found->second.sizes() != tensor.sizes()) {
+      wrong += "\n  " + name + ": expected " + to_text(tensor) + ", got " + to_text(found->second);
+    }
+  }
+  for (const auto& [name, value] : values) {
+    if (!state.contains(name)) wrong += "\n  unknown: " + name;
+  }
+  if (!wrong.empty()) throw ArgumentError("the state does not fit the model:" + wrong);
+  const at::AutoGradMode no_grad(false);
+  for (const auto& [name, tensor] : state) tensor.copy_(values.at(name));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,284 @@
+#include "pipewright/runtime/pipeline.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "pipewright/schedule/deadlock.h"
+#include "pipewright/schedule/generate.h"
+#include "pipewright/schedule/validate.h"
+#include "runtime/executor/plan_runner.h"
+#include "runtime/optim/norm.h"
+#include "runtime/optim/parameters.h"
+#include "runtime/optim/tied.h"
+#include "runtime/transport/inproc.h"
+
+namespace pipewright {
+namespace {
+
+/// A plan that is proven to run to its end, from a schedule in either format.
+Schedule checked_plan(const Schedule& schedule, const LowerOptions& options) {
+  Schedule plan = is_lowered(schedule) ? schedule : lower(schedule, options);
+  if (const std::vector<Diagnostic> found = validate(plan, Format::Lowered); !found.empty()) {
+    throw InvalidSchedule(to_text(found.front()) +
+                          (found.size() == 1 ? "" : " (and " + std::to_string(found.size() - 1) + " more)"));
+  }
+  // A send in this process never waits for its receiver.
+  const DeadlockVerdict verdict =
+      prove_deadlock_free(plan, {.messages = std::numeric_limits<std::size_t>::max()});
+  if (!verdict.free()) throw InvalidSchedule("the plan would deadlock:\n" + to_text(verdict));
+  return plan;
+}
+
+/// Threads of one operator on the caller's thread, put back at the end.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int threads) : before_(at::get_num_threads()) {
+    if (threads > 0) at::set_num_threads(threads);
+  }
+  ~ThreadCount() {
+    if (at::get_num_threads() != before_) at::set_num_threads(before_);
+  }
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+  int before_;
+};
+
+StageModels build_models(const Schedule& plan, const StageFactory& build) {
+  StageModels models;
+  for (Stage stage = 0; stage < plan.stage_count(); ++stage) models.emplace(stage, build(stage));
+  return models;
+}
+
+}  // namespace
+
+class Pipeline::Impl {
+ public:
+  Impl(const Schedule& schedule, const StageFactory& build, PipelineOptions options)
+      : options_(std::move(options)),
+        transport_(make_inproc_transport(options_.timeout)),
+        failure_(*transport_),
+        models_(build_models_checked(schedule, build)),
+        train_(std::move(plan_), *transport_, models_, options_.loss, handlers, failure_) {
+    state_of(models_);  // names are distinct
+    tied_ = TiedParameters(options_.tied, pipewright::named_parameters(models_));
+    tied_.share_values();
+    const Rank ranks = plan().rank_count();
+    if (ranks > 1) {
+      const int each = options_.threads_per_rank > 0 ? options_.threads_per_rank
+                                                     : std::max(1, at::get_num_threads() / ranks);
+      workers_ = std::make_unique<Workers>(static_cast<std::size_t>(ranks), each);
+    }
+  }
+
+  StepResult step(const Batch& batch, const StepOptions& options) {
+    const double denominator = denominator_of(options.denominator, plan().microbatches);
+    if (options.accumulation < 1) {
+      throw ArgumentError("accumulation must be at least 1, not " + std::to_string(options.accumulation));
+    }
+    Step step;
+    step.train = true;
+    step.with_loss = true;
+    step.trace = options.trace;
+    step.grad_scale = 1 / (denominator * options.accumulation);
+    tied_.before_step();
+    StepResult result = run(train_, step, batch, denominator, options.outputs);
+    tied_.after_step();
+    return result;
+  }
+
+  StepResult eval(const Batch& batch, const EvalOptions& options) {
+    Step step;
+    PlanRunner& runner = forward_runner(prepare_forward(batch, options, step));
+    return run(runner, step, batch, denominator_of(options.denominator, runner.plan().microbatches),
+               options.outputs);
+  }
+
+  void infer(const Batch& batch, const OutputHandler& on_output, const EvalOptions& options) {
+    Step step;
+    PlanRunner& runner = forward_runner(prepare_forward(batch, options, step));
+    step.on_output = on_output;
+    run(runner, step, batch, 1, false);
+  }
+
+  const Schedule& plan() const { return train_.plan(); }
+  StageModels& models() { return models_; }
+  const StageModels& models() const { return models_; }
+  const TiedParameters& tied() const { return tied_; }
+  const PlanRunner& training() const { return train_; }
+
+  std::vector<at::Tensor> gradients(bool with_copies) const {
+    std::vector<at::Tensor> grads;
+    for (const auto& [name, parameter] : pipewright::named_parameters(models_)) {
+      if (!parameter.grad().defined() || (!with_copies && tied_.is_copy(parameter))) continue;
+      grads.push_back(parameter.grad());
+    }
+    return grads;
+  }
+
+  Handlers handlers;
+
+ private:
+  /// Forward plans are kept for so many numbers of microbatches.
+  static constexpr std::size_t kForwardPlans = 8;
+
+  StageModels build_models_checked(const Schedule& schedule, const StageFactory& build) {
+    plan_ = checked_plan(schedule, options_.lower);
+    return build_models(plan_, build);
+  }
+
+  static double denominator_of(const std::optional<double>& given, Microbatch microbatches) {
+    const double denominator = given.value_or(microbatches);
+    if (!(denominator > 0)) {
+      throw ArgumentError("the denominator must be positive, not " + std::to_string(denominator));
+    }
+    return denominator;
+  }
+
+  Microbatch prepare_forward(const Batch& batch, const EvalOptions& options, Step& step) const {
+    const bool targets =
+        !batch.targets.empty() ||
+        std::ranges::any_of(batch.microbatches, [](const auto& each) { return !each.targets.empty(); });
+    step.with_loss = targets || !options_.loss;
+    step.trace = options.trace;
+    if (options.microbatches > 0) return options.microbatches;
+    return batch.microbatches.empty() ? plan().microbatches
+                                      : static_cast<Microbatch>(batch.microbatches.size());
+  }
+
+  PlanRunner& forward_runner(Microbatch microbatches) {
+    const auto found = forward_.find(microbatches);
+    if (found != forward_.end()) return *found->second;
+    if (forward_.size() == kForwardPlans) forward_.clear();
+    Schedule forwards = make_schedule({.name = "ForwardOnly",
+                                       .ranks = plan().rank_count(),
+                                       .microbatches = microbatches,
+                                       .placement = plan().placement});
+    std::unique_ptr<PlanRunner>& runner = forward_[microbatches];
+    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), *transport_, models_,
+                                          options_.loss, handlers, failure_);
+    return *runner;
+  }
+
+  StepResult run(PlanRunner& runner, Step& step, const Batch& batch, double denominator, bool keep_outputs) {
+    const Microbatch microbatches = runner.plan().microbatches;
+    step.microbatches = split_batch(batch, options_.split, microbatches);
+    step.losses.resize(static_cast<std::size_t>(microbatches));
+    std::vector<Values> outputs;
+    if (keep_outputs) {
+      outputs.resize(static_cast<std::size_t>(microbatches));
+      step.on_output = [&](Microbatch microbatch, Values values) {
+        outputs[static_cast<std::size_t>(microbatch)] = std::move(values);
+      };
+    }
+    if (workers_) {
+      runner.run(step, workers_.get());
+    } else {
+      const ThreadCount threads(options_.threads_per_rank);
+      runner.run(step, nullptr);
+    }
+
+    const at::AutoGradMode no_grad(false);
+    StepResult result;
+    if (step.losses.front().defined()) {
+      result.losses = std::move(step.losses);
+      for (at::Tensor& loss : result.losses) {
+        if (loss.dim() != 0) loss = loss.reshape({});
+      }
+      result.loss = at::stack(result.losses).sum().div_(denominator);
+    }
+    if (keep_outputs) result.outputs = merge_outputs(outputs, options_.merge);
+    if (step.trace) result.timeline = runner.take_timeline();
+    result.peak_live = runner.peak_live();
+    return result;
+  }
+
+  PipelineOptions options_;
+  std::unique_ptr<Transport> transport_;
+  Failure failure_;
+  Schedule plan_;  // only until the training runner has it
+  StageModels models_;
+  PlanRunner train_;
+  std::map<Microbatch, std::unique_ptr<PlanRunner>> forward_;
+  TiedParameters tied_;
+  std::unique_ptr<Workers> workers_;
+};
+
+Pipeline::Pipeline(const Schedule& schedule, const StageFactory& build, PipelineOptions options)
+    : impl_(std::make_unique<Impl>(schedule, build, std::move(options))) {}
+Pipeline::~Pipeline() = default;
+Pipeline::Pipeline(Pipeline&&) noexcept = default;
+Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
+
+StepResult Pipeline::step(const Batch& batch, const StepOptions& options) {
+  return impl_->step(batch, options);
+}
+StepResult Pipeline::step(Values inputs, Values targets, const StepOptions& options) {
+  return impl_->step({.inputs = std::move(inputs), .targets = std::move(targets)}, options);
+}
+StepResult Pipeline::eval(const Batch& batch, const EvalOptions& options) {
+  return impl_->eval(batch, options);
+}
+void Pipeline::infer(const Batch& batch, const OutputHandler& on_output, const EvalOptions& options) {
+  impl_->infer(batch, on_output, options);
+}
+
+void Pipeline::set_handler(Kind kind, Handler handler) {
+  impl_->handlers.by_kind.at(static_cast<std::size_t>(kind)) = std::move(handler);
+}
+void Pipeline::set_overlap_handler(Handler handler) { impl_->handlers.overlap = std::move(handler); }
+
+const Schedule& Pipeline::plan() const { return impl_->plan(); }
+
+StageModel& Pipeline::stage(Stage stage) {
+  const auto found = impl_->models().find(stage);
+  if (found == impl_->models().end()) {
+    throw ArgumentError("there is no stage " + std::to_string(stage) + " in this process");
+  }
+  return found->second;
+}
+
+void Pipeline::train(bool on) {
+  for (auto& [stage, model] : impl_->models()) {
+    if (model.module) model.module->train(on);
+  }
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Pipeline::named_parameters() const {
+  return pipewright::named_parameters(impl_->models());
+}
+
+std::vector<at::Tensor> Pipeline::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, parameter] : named_parameters()) tensors.push_back(std::move(parameter));
+  return tensors;
+}
+
+void Pipeline::zero_grad() {
+  for (at::Tensor& parameter : parameters()) parameter.mutable_grad().reset();
+}
+
+at::Tensor Pipeline::grad_norm(double p) const { return norm_of(impl_->gradients(false), p); }
+
+at::Tensor Pipeline::clip_grad_norm(double max_norm, double p) {
+  at::Tensor norm = grad_norm(p);
+  scale_to_norm(impl_->gradients(true), norm, max_norm);
+  return norm;
+}
+
+Pipeline::StateDict Pipeline::state_dict() const { return state_of(impl_->models()); }
+
+void Pipeline::load_state_dict(const StateDict& state) {
+  load_state(state, state_dict());
+  impl_->tied().share_values();
+}
+
+std::map<Stage, std::string> Pipeline::unsplit_stages() const { return impl_->training().unsplit_stages(); }
+
+}  // namespace pipewright

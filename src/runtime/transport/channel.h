@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "pipewright/base/ids.h"
+#include "pipewright/runtime/values.h"
+
+namespace pipewright {
+
+using Clock = std::chrono::steady_clock;
+
+/// A directed link from one stage to its neighbour on another rank: activations
+/// forwards, gradients backwards.
+struct ChannelId {
+  Stage from;
+  Stage to;
+  Rank from_rank;
+  Rank to_rank;
+
+  bool carries_gradients() const { return to < from; }
+};
+/// `activations of stage 1 (rank 1) to stage 2 (rank 0)`
+std::string to_text(const ChannelId& id);
+
+/// What a message brings: values that require gradients are marked so, detached, and
+/// held by nobody else who would change them.
+struct Message {
+  Values values;
+  /// When it was there to be taken; only filled in while a step is traced.
+  Clock::time_point arrived = {};
+};
+
+/// One end of a channel, or both in one process. Messages arrive in the order in which they were sent.
+/// One thread sends and one takes; `Transport::abort` may come from any.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  /// Hands the values over without waiting for the receiver.
+  virtual void send(Microbatch microbatch, Values values) = 0;
+
+  /// Says that this microbatch's message will be taken; transports that need to, start
+  /// receiving. Messages are taken in the order in which they were posted.
+  virtual void post(Microbatch microbatch) = 0;
+
+  /// Waits for the message. Throws TimeoutError after the time-out, Stopped after an abort.
+  virtual Message take(Microbatch microbatch) = 0;
+};
+
+/// Thrown out of a wait that another rank's failure has ended; carries nothing, because the
+/// failure itself is what gets reported.
+struct Stopped {};
+
+/// Makes the channels of one process and ends their waits.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::shared_ptr<Channel> connect(const ChannelId& id) = 0;
+
+  /// Makes every wait, now and later, throw Stopped, until `reset`.
+  virtual void abort() = 0;
+
+  /// Drops what is under way. REQUIRES: nobody sends or takes.
+  virtual void reset() = 0;
+
+  /// Whether messages carry the time of their arrival. REQUIRES: nobody sends or takes.
+  virtual void trace(bool on) = 0;
+};
+
+}  // namespace pipewright
