@@ -19,6 +19,12 @@ function(pipewright_configure target)
   endif()
 endfunction()
 
+# A target on libtorch: compiled as one file where PIPEWRIGHT_UNITY is on, because reading torch's
+# headers takes longer than everything else.
+function(pipewright_uses_torch target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${PIPEWRIGHT_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+endfunction()
+
 # A library of one layer: static, exported as Pipewright::<layer>.
 function(pipewright_add_layer layer)
   add_library(pipewright_${layer} STATIC ${ARGN})

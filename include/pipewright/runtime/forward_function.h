@@ -27,7 +27,7 @@ template <typename C, typename R, typename... A>
 struct Signature<R (C::*)(A...) const> : Signature<R (*)(A...)> {};
 
 template <typename F>
-concept Callable = requires { typename Signature<std::decay_t<F>>::Arguments; };
+concept Callable = requires { &F::operator(); } || std::is_function_v<std::remove_pointer_t<F>>;
 
 template <typename M, typename C, typename R, typename... A>
 std::function<R(A...)> bind_forward(M* module, R (C::*forward)(A...)) {

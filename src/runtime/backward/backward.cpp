@@ -1,5 +1,6 @@
 #include "runtime/backward/backward.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/flat_hash_map.h>
@@ -46,7 +47,7 @@ bool has_hooks(Node& node) {
 
 /// Runs one operator's backward with its hooks, as the autograd engine would.
 variable_list call(Node& node, variable_list grads) {
-  static const std::function<std::string(const std::string&)> kSay = [](const std::string& message) {
+  static const std::function<std::string(const std::string&)> say = [](const std::string& message) {
     return "in a backward: " + message;
   };
   const c10::OptionalStreamGuard stream(node.stream());
@@ -56,11 +57,11 @@ variable_list call(Node& node, variable_list grads) {
 
   if (node.post_hooks().empty()) {
     variable_list results = node(std::move(grads));
-    torch::autograd::validate_outputs(node.next_edges(), results, kSay);
+    torch::autograd::validate_outputs(node.next_edges(), results, say);
     return results;
   }
   variable_list results = node(variable_list(grads));
-  torch::autograd::validate_outputs(node.next_edges(), results, kSay);
+  torch::autograd::validate_outputs(node.next_edges(), results, say);
   for (const auto& hook : node.post_hooks()) results = (*hook)(results, grads);
   return results;
 }
@@ -71,19 +72,28 @@ variable_list call(Node& node, variable_list grads) {
 /// that lead to it have run, the latest made first, in the autograd engine's own order.
 class BackwardPass {
  public:
-  BackwardPass(const edge_list& roots, NodePtr inputs) : inputs_(std::move(inputs)) {
-    for (const Edge& root : roots) visit_of(root.function.get());
-    // Grows while it is walked.
-    for (std::size_t at = 0; at < visits_.size(); ++at) {
-      for (const Edge& edge : visits_[at].node->next_edges()) {
-        if (edge.is_valid()) ++visits_[visit_of(edge.function.get())].waiting_for;
-      }
+  /// `grads`: by output slot; roots without a gradient are left out.
+  BackwardPass(const StageGraph& graph, const Values& grads) : inputs_(graph.inputs_) {
+    for (std::size_t at = 0; at < graph.roots_.size(); ++at) {
+      const at::Tensor& grad = grads.at(graph.root_slots_[at]);
+      if (!grad.defined()) continue;
+      roots_.push_back(graph.roots_[at]);
+      root_grads_.push_back(grad);
     }
+    static const std::function<std::string(const std::string&)> say = [](const std::string& message) {
+      return "a gradient that does not fit the stage's output: " + message;
+    };
+    torch::autograd::validate_outputs(roots_, root_grads_, say);
+    discover();
+  }
+
+  explicit BackwardPass(WeightWork work) : roots_(std::move(work.roots)), root_grads_(std::move(work.grads)) {
+    discover();
   }
 
   /// Everything. Gradients that reach the stage's inputs stay there.
-  void run_all(const edge_list& roots, variable_list grads) {
-    for (std::size_t at = 0; at < roots.size(); ++at) give(roots[at], std::move(grads[at]));
+  void run_all() {
+    for (std::size_t at = 0; at < roots_.size(); ++at) give(roots_[at], std::move(root_grads_[at]));
     start();
     while (!ready_.empty()) {
       Visit& visit = next();
@@ -96,48 +106,29 @@ class BackwardPass {
   }
 
   /// What lies on a path to the stage's inputs; the rest goes to `later`.
-  void run_input_path(const edge_list& roots, variable_list grads, WeightWork& later) {
+  void run_input_path(WeightWork& later) {
     find_path();
-    for (std::size_t at = 0; at < roots.size(); ++at) {
-      give_or_defer(roots[at], std::move(grads[at]), later);
+    for (std::size_t at = 0; at < roots_.size(); ++at) {
+      give_or_defer(roots_[at], std::move(root_grads_[at]), later);
     }
     start();
     while (!ready_.empty()) {
       Visit& visit = next();
-      if (!visit.on_path || visit.node == inputs_.get()) continue;
-      run_on_path(visit, later);
+      if (visit.on_path && visit.node != inputs_.get()) run_on_path(visit, later);
     }
   }
 
-  static Values gradients_of_inputs(const StageGraph& graph, BackwardPass* pass) {
+  /// What has reached the stage's inputs, by slot.
+  Values input_grads(const StageGraph& graph) {
     Values grads(graph.input_count_);
-    if (!pass || !graph.inputs_) return grads;
-    const auto found = pass->index_.find(graph.inputs_.get());
-    if (found == pass->index_.end()) return grads;
-    variable_list& arrived = pass->visits_[found->second].grads;
+    const auto found = index_.find(inputs_.get());
+    if (found == index_.end()) return grads;
+    variable_list& arrived = visits_[found->second].grads;
     for (std::size_t at = 0; at < arrived.size(); ++at) {
       grads[graph.input_slots_[at]] = std::move(arrived[at]);
     }
     return grads;
   }
-
-  /// The roots whose gradient is there, with it.
-  static std::pair<edge_list, variable_list> present_roots(const StageGraph& graph, const Values& grads) {
-    std::pair<edge_list, variable_list> present;
-    for (std::size_t at = 0; at < graph.roots_.size(); ++at) {
-      const at::Tensor& grad = grads.at(graph.root_slots_[at]);
-      if (!grad.defined()) continue;
-      present.first.push_back(graph.roots_[at]);
-      present.second.push_back(grad);
-    }
-    static const std::function<std::string(const std::string&)> kSay = [](const std::string& message) {
-      return "a gradient that does not fit the stage's output: " + message;
-    };
-    torch::autograd::validate_outputs(present.first, present.second, kSay);
-    return present;
-  }
-
-  static const NodePtr& inputs_of(const StageGraph& graph) { return graph.inputs_; }
 
  private:
   struct Visit {
@@ -146,6 +137,16 @@ class BackwardPass {
     bool on_path = false;
     variable_list grads = {};
   };
+
+  void discover() {
+    for (const Edge& root : roots_) visit_of(root.function.get());
+    // Grows while it is walked.
+    for (std::size_t at = 0; at < visits_.size(); ++at) {
+      for (const Edge& edge : visits_[at].node->next_edges()) {
+        if (edge.is_valid()) ++visits_[visit_of(edge.function.get())].waiting_for;
+      }
+    }
+  }
 
   std::size_t visit_of(Node* node) {
     const auto [found, is_new] = index_.emplace(node, visits_.size());
@@ -198,6 +199,7 @@ class BackwardPass {
     } else {
       later.roots.push_back(edge);
       later.grads.push_back(std::move(grad));
+      later.separated |= !is_cheap(*edge.function);
     }
   }
 
@@ -269,32 +271,31 @@ class BackwardPass {
   }
 
   NodePtr inputs_;
+  edge_list roots_;
+  variable_list root_grads_;
   std::vector<Visit> visits_;
   std::vector<edge_list> cut_;  // keeps what lies behind them alive for the rest of this pass
   ska::flat_hash_map<Node*, std::size_t> index_;
   std::priority_queue<std::pair<std::uint64_t, std::size_t>> ready_;
 };
 
-Values run_full_backward(StageGraph graph, const Values& grads) {
+Values run_full_backward(const StageGraph& graph, const Values& grads) {
   const at::AutoGradMode no_grad(false);
-  auto [roots, root_grads] = BackwardPass::present_roots(graph, grads);
-  BackwardPass pass(roots, BackwardPass::inputs_of(graph));
-  pass.run_all(roots, std::move(root_grads));
-  return BackwardPass::gradients_of_inputs(graph, &pass);
+  BackwardPass pass(graph, grads);
+  pass.run_all();
+  return pass.input_grads(graph);
 }
 
-Values run_input_backward(StageGraph graph, const Values& grads, WeightWork& weight_work) {
+Values run_input_backward(const StageGraph& graph, const Values& grads, WeightWork& weight_work) {
   const at::AutoGradMode no_grad(false);
-  auto [roots, root_grads] = BackwardPass::present_roots(graph, grads);
-  BackwardPass pass(roots, BackwardPass::inputs_of(graph));
-  pass.run_input_path(roots, std::move(root_grads), weight_work);
-  return BackwardPass::gradients_of_inputs(graph, &pass);
+  BackwardPass pass(graph, grads);
+  pass.run_input_path(weight_work);
+  return pass.input_grads(graph);
 }
 
 void run_weight_backward(WeightWork work) {
   const at::AutoGradMode no_grad(false);
-  BackwardPass pass(work.roots, nullptr);
-  pass.run_all(work.roots, std::move(work.grads));
+  BackwardPass(std::move(work)).run_all();
 }
 
 }  // namespace pipewright

@@ -16,27 +16,26 @@ std::unordered_set<std::type_index> types() {
   return {std::type_index(typeid(Nodes))...};
 }
 
-bool contains(const std::unordered_set<std::type_index>& set, const torch::autograd::Node& node) {
-  return set.contains(std::type_index(typeid(node)));
+bool contains(const std::unordered_set<std::type_index>& types, const torch::autograd::Node& node) {
+  return types.contains(std::type_index(typeid(node)));
 }
 
 }  // namespace
 
 bool computes_gradients_apart(const torch::autograd::Node& node) {
-  static const auto kTypes =
-      types<AddmmBackward0, MmBackward0, BmmBackward0, BaddbmmBackward0, AddbmmBackward0, AddmvBackward0,
-            MvBackward0, ConvolutionBackward0, NativeLayerNormBackward0, NativeGroupNormBackward0,
-            NativeBatchNormBackward0>();
-  return contains(kTypes, node);
+  static const auto set = types<AddmmBackward0, MmBackward0, BmmBackward0, BaddbmmBackward0, AddbmmBackward0,
+                                AddmvBackward0, MvBackward0, ConvolutionBackward0, NativeLayerNormBackward0,
+                                NativeGroupNormBackward0, NativeBatchNormBackward0>();
+  return contains(set, node);
 }
 
 bool is_cheap(const torch::autograd::Node& node) {
-  static const auto kTypes =
+  static const auto set =
       types<torch::autograd::AccumulateGrad, TBackward0, TransposeBackward0, PermuteBackward0, ViewBackward0,
             UnsafeViewBackward0, ReshapeAliasBackward0, ExpandBackward0, SqueezeBackward0, SqueezeBackward1,
             UnsqueezeBackward0, AliasBackward0, ToCopyBackward0, SliceBackward0, SelectBackward0,
             CloneBackward0>();
-  return contains(kTypes, node);
+  return contains(set, node);
 }
 
 }  // namespace pipewright

@@ -35,7 +35,7 @@ Pointer make_stage_inputs() {
 Values StageGraph::enter(Values inputs) {
   input_count_ = inputs.size();
   for (std::size_t slot = 0; slot < inputs.size(); ++slot) {
-    at::Tensor& input = inputs[slot];
+    const at::Tensor& input = inputs[slot];
     if (!input.defined() || !input.requires_grad()) continue;
     if (!inputs_) inputs_ = make_stage_inputs<NodePtr>();
     input.unsafeGetTensorImpl()->set_requires_grad(false);  // from now on because of its edge

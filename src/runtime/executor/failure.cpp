@@ -36,7 +36,8 @@ void Failure::report(Rank rank, Action action, std::exception_ptr cause) {
 void Failure::rethrow() {
   const std::lock_guard lock(mutex_);
   if (!first_) return;
-  const First first = *std::exchange(first_, std::nullopt);
+  const First first = *first_;
+  first_.reset();
   raised_ = false;
   throw StepError(first.rank, first.action,
                   "rank " + std::to_string(first.rank) + ", " + to_text(first.action) + " (stage " +

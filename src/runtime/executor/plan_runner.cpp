@@ -36,6 +36,7 @@ Timeline PlanRunner::take_timeline() {
 
 std::vector<int> PlanRunner::peak_live() const {
   std::vector<int> peaks;
+  peaks.reserve(executors_.size());
   for (const auto& executor : executors_) peaks.push_back(executor->peak_live());
   return peaks;
 }

@@ -101,13 +101,7 @@ void RankExecutor::run_cell(std::size_t at, std::size_t size) {
     return;
   }
   if (handlers_.overlap) {
-    const Action first = program_.instructions[at].action;
-    try {
-      run_handler(handlers_.overlap, at, size);
-    } catch (const Stopped&) {
-    } catch (...) {
-      failure_.report(rank_, first, std::current_exception());
-    }
+    guarded(at, [&] { run_handler(handlers_.overlap, at, size); });
     return;
   }
   const auto& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
@@ -127,20 +121,26 @@ void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
   side_->wait();
 }
 
-void RankExecutor::run_guarded(std::size_t at) {
-  const Action action = program_.instructions[at].action;
+template <typename Run>
+void RankExecutor::guarded(std::size_t at, Run run) {
   try {
-    const Handler& handler = handlers_.of(action.kind);
+    run();
+  } catch (const Stopped&) {
+    return;  // another rank's failure, reported there
+  } catch (...) {
+    failure_.report(rank_, program_.instructions[at].action, std::current_exception());
+  }
+}
+
+void RankExecutor::run_guarded(std::size_t at) {
+  guarded(at, [&] {
+    const Handler& handler = handlers_.of(program_.instructions[at].action.kind);
     if (handler) {
       run_handler(handler, at, 1);
     } else {
       run_action(at);
     }
-  } catch (const Stopped&) {
-    // Another rank's failure, reported there.
-  } catch (...) {
-    failure_.report(rank_, action, std::current_exception());
-  }
+  });
 }
 
 void RankExecutor::run_handler(const Handler& handler, std::size_t at, std::size_t size) {
@@ -307,13 +307,13 @@ void RankExecutor::backward(const Instruction& instruction, std::size_t at) {
                                   : take(instruction, &Held::output_grads);
 
   const Timer timer(*this, at);
-  StageGraph graph = std::exchange(held.graph, {});
+  const StageGraph graph = std::exchange(held.graph, {});
   Values input_grads;
   if (full || held.dw || !local.model.split_backward) {
-    input_grads = run_full_backward(std::move(graph), output_grads);
+    input_grads = run_full_backward(graph, output_grads);
     if (!full && !held.dw) local.unsplit = "split_backward is false";
   } else {
-    input_grads = run_input_backward(std::move(graph), output_grads, held.weight);
+    input_grads = run_input_backward(graph, output_grads, held.weight);
     if (!held.weight.roots.empty() && !held.weight.separated) {
       local.unsplit = "none of its operators computes weight gradients apart from input gradients";
     }
@@ -357,7 +357,7 @@ void RankExecutor::run_own_weight_gradient(LocalStage& local, Held& held) {
   const at::AutoGradMode no_grad(false);
   for (std::size_t at = 0; at < grads.size(); ++at) {
     if (!grads[at].defined()) continue;
-    at::Tensor& sum = const_cast<at::Tensor&>(parameters[at]).mutable_grad();
+    at::Tensor& sum = parameters[at].mutable_grad();
     sum = sum.defined() ? sum + grads[at] : grads[at].detach();
   }
 }

@@ -71,6 +71,9 @@ class RankExecutor {
   void run_overlapped(std::size_t at, std::size_t size);
   void run_handler(const Handler& handler, std::size_t at, std::size_t size);
   void run_guarded(std::size_t at);
+  /// Runs it and reports what it throws.
+  template <typename Run>
+  void guarded(std::size_t at, Run run);
   void run_action(std::size_t at);
 
   void forward(const Instruction& instruction, std::size_t at);
