@@ -36,13 +36,14 @@ fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60)
 	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=20 -verbosity=0 -dict=tests/fuzz/actions.dict \
 	  -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus tests/fuzz/corpus
 
-demo: build  ## Draw and compare all schedules: gallery/index.html
+demo: build  ## Draw and compare all schedules, train a small GPT by one: gallery/
 	@scripts/demo.sh $(PROGRAM) gallery
 
 bench:  ## Benchmarks, beside PyTorch in the same run
 	@scripts/setup.sh build test
 	@scripts/build.sh release
 	@.venv/bin/python bench/compare_planning.py build/bin/schedule_bench
+	@.venv/bin/python bench/compare_runtime.py build/bin/runtime_bench
 
 clean:  ## Remove what was built; .venv stays
 	@rm -rf build gallery

@@ -8,6 +8,9 @@ namespace pipewright::cli {
 inline constexpr int kBadInput = 1;
 inline constexpr int kWrongUsage = 2;
 
+/// Parses the arguments, runs what they ask for and turns errors into words and exit codes.
+int run_app(CLI::App& app, int argc, const char* const* argv);
+
 /// Thrown to end with kBadInput after the diagnostics have been printed.
 struct Judged {};
 
@@ -19,5 +22,6 @@ void add_validate(CLI::App& app);
 void add_simulate(CLI::App& app);
 void add_show(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_train(CLI::App& app);
 
 }  // namespace pipewright::cli

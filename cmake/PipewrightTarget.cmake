@@ -23,6 +23,10 @@ endfunction()
 # headers takes longer than everything else.
 function(pipewright_uses_torch target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${PIPEWRIGHT_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 13 warns of a copy inside the std::vector<bool> of torch::autograd::Function::apply.
+    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
+  endif()
 endfunction()
 
 # A library of one layer: static, exported as Pipewright::<layer>.

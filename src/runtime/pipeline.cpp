@@ -69,6 +69,9 @@ class Pipeline::Impl {
     state_of(models_);  // names are distinct
     tied_ = TiedParameters(options_.tied, pipewright::named_parameters(models_));
     tied_.share_values();
+    for (const std::vector<Action>& actions : plan().ranks) {
+      trains_ |= std::ranges::any_of(actions, [](Action action) { return gives_weight_grad(action.kind); });
+    }
     const Rank ranks = plan().rank_count();
     if (ranks > 1) {
       const int each = options_.threads_per_rank > 0 ? options_.threads_per_rank
@@ -78,6 +81,7 @@ class Pipeline::Impl {
   }
 
   StepResult step(const Batch& batch, const StepOptions& options) {
+    if (!trains_) throw ArgumentError("the schedule has no backward; use eval or infer");
     const double denominator = denominator_of(options.denominator, plan().microbatches);
     if (options.accumulation < 1) {
       throw ArgumentError("accumulation must be at least 1, not " + std::to_string(options.accumulation));
@@ -205,6 +209,7 @@ class Pipeline::Impl {
   Schedule plan_;  // only until the training runner has it
   StageModels models_;
   PlanRunner train_;
+  bool trains_ = false;  // the plan has backwards
   std::map<Microbatch, std::unique_ptr<PlanRunner>> forward_;
   TiedParameters tied_;
   std::unique_ptr<Workers> workers_;

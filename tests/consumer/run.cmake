@@ -1,5 +1,5 @@
-# Installs the build, builds two programs against it (the consumer's own and the
-# README's) and runs them; the README's must print what the README says.
+# Installs the build, builds two programs against it (the consumer's own and, where TORCH says
+# that there is a runtime, the README's) and runs them; the README's must print what the README says.
 function(run output)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE printed ERROR_VARIABLE errors)
   if(result)
@@ -24,13 +24,20 @@ file(READ ${README} readme)
 first_block(cpp "${readme}" program)
 first_block(text "${readme}" expected)
 file(WRITE ${WORK}/readme.cpp "${program}")
+if(TORCH)
+  set(readme_program -DREADME_PROGRAM=${WORK}/readme.cpp)
+endif()
 
 run(ignored ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
 run(ignored ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR}
-    -DCMAKE_PREFIX_PATH=${WORK}/prefix -DREADME_PROGRAM=${WORK}/readme.cpp)
+    -DCMAKE_BUILD_TYPE=Release -DPipewright_ROOT=${WORK}/prefix -DTorch_ROOT=${TORCH}
+    ${readme_program})
 run(ignored ${CMAKE_COMMAND} --build ${WORK}/build)
 run(ignored ${WORK}/build/consumer)
 run(ignored ${WORK}/prefix/bin/pipewright --version)
+if(NOT TORCH)
+  return()
+endif()
 run(printed ${WORK}/build/readme)
 if(NOT printed STREQUAL expected)
   message(FATAL_ERROR "The README's program prints:\n${printed}but the README says:\n${expected}")

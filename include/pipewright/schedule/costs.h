@@ -3,6 +3,7 @@
 #include <iosfwd>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "pipewright/schedule/schedule.h"
@@ -67,5 +68,9 @@ Costs uniform_costs(const Placement& placement, const RankCosts& rank = {});
 /// Reads costs from JSON (docs/costs_format.md). `placement` says how many stages
 /// and ranks there are. Throws ParseError that names the field.
 Costs parse_costs(std::istream& in, const Placement& placement);
+
+/// The same JSON: what `parse_costs` reads from it simulates alike. REQUIRES: numbers
+/// that are finite, but for bandwidths.
+std::string to_json(const Costs& costs);
 
 }  // namespace pipewright

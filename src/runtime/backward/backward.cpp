@@ -45,16 +45,19 @@ bool has_hooks(Node& node) {
          !node.retains_grad_hooks().empty();
 }
 
+void run_pre_hooks(Node& node, variable_list& grads) {
+  for (const auto& hook : node.tensor_pre_hooks()) grads = (*hook)(grads);
+  for (const auto& [slot, hook] : node.retains_grad_hooks()) (*hook)(grads);
+  for (const auto& hook : node.pre_hooks()) grads = (*hook)(grads);
+}
+
 /// Runs one operator's backward with its hooks, as the autograd engine would.
 variable_list call(Node& node, variable_list grads) {
   static const std::function<std::string(const std::string&)> say = [](const std::string& message) {
     return "in a backward: " + message;
   };
   const c10::OptionalStreamGuard stream(node.stream());
-  for (const auto& hook : node.tensor_pre_hooks()) grads = (*hook)(grads);
-  for (const auto& [slot, hook] : node.retains_grad_hooks()) (*hook)(grads);
-  for (const auto& hook : node.pre_hooks()) grads = (*hook)(grads);
-
+  run_pre_hooks(node, grads);
   if (node.post_hooks().empty()) {
     variable_list results = node(std::move(grads));
     torch::autograd::validate_outputs(node.next_edges(), results, say);
@@ -124,6 +127,8 @@ class BackwardPass {
     const auto found = index_.find(inputs_.get());
     if (found == index_.end()) return grads;
     variable_list& arrived = visits_[found->second].grads;
+    if (arrived.empty()) return grads;
+    run_pre_hooks(*inputs_, arrived);  // what the model has put on its inputs
     for (std::size_t at = 0; at < arrived.size(); ++at) {
       grads[graph.input_slots_[at]] = std::move(arrived[at]);
     }

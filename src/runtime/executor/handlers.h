@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -12,6 +13,9 @@ struct Handlers {
   std::array<Handler, static_cast<std::size_t>(Kind::ReduceGrad) + 1> by_kind;
   Handler overlap;
 
+  bool any() const {
+    return overlap || std::ranges::any_of(by_kind, [](const Handler& handler) { return bool{handler}; });
+  }
   const Handler& of(Kind kind) const { return by_kind[static_cast<std::size_t>(kind)]; }
 };
 

@@ -32,6 +32,7 @@ class PlanRunner {
  private:
   const Schedule plan_;
   Transport& transport_;
+  const Handlers& handlers_;
   Failure& failure_;
   std::vector<std::unique_ptr<RankExecutor>> executors_;
 };

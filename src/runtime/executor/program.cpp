@@ -31,7 +31,7 @@ std::pair<Stage, Stage> ends_of(Action message) {
 bool independent(std::span<const Action> cell) {
   for (std::size_t i = 0; i < cell.size(); ++i) {
     for (std::size_t j = i + 1; j < cell.size(); ++j) {
-      if (cell[i].microbatch == cell[j].microbatch || cell[i].stage == cell[j].stage) return false;
+      if (cell[i].stage == cell[j].stage) return false;
     }
   }
   return true;

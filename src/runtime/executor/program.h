@@ -39,8 +39,8 @@ struct Program {
 /// REQUIRES: `plan` is a valid lowered schedule.
 Program compile(const Schedule& plan, Rank rank, Transport& transport);
 
-/// Whether the parts of a cell can run at the same time: none hands data to another,
-/// or shares a stage with it.
+/// Whether the parts of a cell can run at the same time: no two are of one stage, whose
+/// forward only one thread may call. (That none waits for another is what makes it valid.)
 bool independent(std::span<const Action> cell);
 
 }  // namespace pipewright

@@ -13,6 +13,7 @@ namespace pipewright {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 /// A JSON object whose fields are asked for by name; what nobody asked for is an error.
 class Fields {
@@ -97,6 +98,32 @@ OverlapCost parse_overlap(const json& value, const Fields& fields) {
   fields.fail("overlap must be \"sum\", \"max\" or \"serial\"");
 }
 
+ordered_json stage_json(const StageCosts& stage) {
+  ordered_json result = {{"f", stage.f}, {"i", stage.i}, {"w", stage.w}};
+  if (stage.b) result["b"] = *stage.b;
+  result["activation"] = stage.activation;
+  if (stage.held_for_w) result["held_for_w"] = *stage.held_for_w;
+  result["message"] = stage.message;
+  return result;
+}
+
+/// JSON has no infinity. Where leaving the bandwidth out would not mean it, the largest number does.
+void add_link(ordered_json& object, const LinkCosts& link, double bandwidth_if_left_out) {
+  object["latency"] = link.latency;
+  if (link.bandwidth != bandwidth_if_left_out) {
+    object["bandwidth"] = std::min(link.bandwidth, std::numeric_limits<double>::max());
+  }
+}
+
+const char* overlap_text(OverlapCost overlap) {
+  switch (overlap) {
+    case OverlapCost::Sum: return "sum";
+    case OverlapCost::Max: return "max";
+    case OverlapCost::Serial: return "serial";
+  }
+  return "";
+}
+
 }  // namespace
 
 Costs uniform_costs(const Placement& placement, const RankCosts& rank) {
@@ -155,6 +182,19 @@ Costs parse_costs(std::istream& in, const Placement& placement) {
   if (const json* overlap = fields.find("overlap")) costs.overlap = parse_overlap(*overlap, fields);
   fields.check_all_known();
   return costs;
+}
+
+std::string to_json(const Costs& costs) {
+  ordered_json root = {{"stages", ordered_json::array()}, {"link", ordered_json::object()}};
+  for (const StageCosts& stage : costs.stages) root["stages"].push_back(stage_json(stage));
+  add_link(root["link"], costs.link, std::numeric_limits<double>::infinity());
+  for (const Costs::LinkOverride& entry : costs.links) {
+    ordered_json link = {{"from", entry.from}, {"to", entry.to}};
+    add_link(link, entry.link, costs.link.bandwidth);
+    root["links"].push_back(std::move(link));
+  }
+  root["overlap"] = overlap_text(costs.overlap);
+  return root.dump(2) + "\n";
 }
 
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <sstream>
+#include <tuple>
 
 #include "pipewright/base/error.h"
 
@@ -146,6 +147,59 @@ TEST(CostsFile, NamesTheCostOfAnOverlap) {
   EXPECT_EQ(parse(R"({"overlap": "sum"})").overlap, OverlapCost::Sum);
   EXPECT_EQ(parse(R"({"overlap": "max"})").overlap, OverlapCost::Max);
   EXPECT_EQ(parse(R"({"overlap": "serial"})").overlap, OverlapCost::Serial);
+}
+
+/// What is written is read again, and written as the same text.
+void expect_same_when_read_again(const Costs& costs, const Placement& placement) {
+  const Costs again = parse(to_json(costs), placement);
+  ASSERT_EQ(again.stages.size(), costs.stages.size());
+  for (std::size_t stage = 0; stage < costs.stages.size(); ++stage) {
+    const StageCosts& read = again.stages[stage];
+    const StageCosts& written = costs.stages[stage];
+    EXPECT_EQ(std::tie(read.f, read.i, read.w, read.b, read.activation, read.held_for_w, read.message),
+              std::tie(written.f, written.i, written.w, written.b, written.activation, written.held_for_w,
+                       written.message))
+        << "stage " << stage;
+  }
+  EXPECT_EQ(again.link.latency, costs.link.latency);
+  EXPECT_EQ(again.link.bandwidth, costs.link.bandwidth);
+  ASSERT_EQ(again.links.size(), costs.links.size());
+  for (std::size_t i = 0; i < costs.links.size(); ++i) {
+    EXPECT_EQ(again.links[i].from, costs.links[i].from);
+    EXPECT_EQ(again.links[i].to, costs.links[i].to);
+    EXPECT_EQ(again.links[i].link.latency, costs.links[i].link.latency);
+    EXPECT_EQ(1 / again.links[i].link.bandwidth, 1 / costs.links[i].link.bandwidth) << "link " << i;
+  }
+  EXPECT_EQ(again.overlap, costs.overlap);
+  EXPECT_EQ(to_json(again), to_json(costs));
+}
+
+TEST(CostsFile, IsReadAgainAsItWasWritten) {
+  expect_same_when_read_again(uniform_costs({0, 1, 2, 0, 1}, {.f = 1.0 / 3, .i = 0.1, .w = 1e-300}),
+                              {0, 1, 2, 0, 1});
+  expect_same_when_read_again(
+      {.stages = {{.f = 2, .i = 3, .w = 4, .b = 6.5, .activation = 5, .held_for_w = 1.5, .message = 1.0 / 7},
+                  {.f = 0, .i = 0, .w = 0, .activation = 0}},
+       .link = {.latency = 0.25, .bandwidth = 12},
+       .links = {{.from = 0, .to = 1, .link = {.latency = 0, .bandwidth = 12}},
+                 {.from = 1, .to = 0, .link = {.latency = 3, .bandwidth = 0.5}}},
+       .overlap = OverlapCost::Serial},
+      kTwoStages);
+  expect_same_when_read_again({.stages = {{}, {}},
+                               .link = {},
+                               .links = {{.from = 0, .to = 1, .link = {.latency = 1}},
+                                         {.from = 1, .to = 0, .link = {.latency = 2, .bandwidth = 9}}},
+                               .overlap = OverlapCost::Max},
+                              kTwoStages);
+}
+
+TEST(CostsFile, KeepsALinkUnlimitedBesideALimitedOne) {
+  const Costs costs = {.stages = {{}, {}},
+                       .link = {.latency = 0, .bandwidth = 4},
+                       .links = {{.from = 0, .to = 1, .link = {.latency = 1}}}};
+  const Costs again = parse(to_json(costs));
+  ASSERT_EQ(again.links.size(), 1U);
+  EXPECT_LT(1e100 / again.links[0].link.bandwidth, 1e-200);
 }
 
 TEST(BadCostsFile, WithUnknownFieldIsRefused) {

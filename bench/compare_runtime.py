@@ -1,0 +1,209 @@
+"""What running a pipeline costs, beside torch.distributed.pipelining in the same run.
+
+    compare_runtime.py RUNTIME_BENCH [tiny] [gpt] [actions] [memory]
+
+RUNTIME_BENCH is the path of the benchmark program runtime_bench; without a choice,
+all is measured. Ours runs its ranks as threads of one process, the reference as
+processes connected by Gloo; each rank has one thread for its operators. Both
+sides take turns. What a ratio compares are the best times: other work on the
+machine only ever adds to them.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))
+import reference_runtime  # noqa: E402
+from world import World  # noqa: E402
+
+SCHEDULES = [
+    "GPipe",
+    "1F1B",
+    "Interleaved1F1B",
+    "LoopedBFS",
+    "InterleavedZeroBubble",
+    "ZBVZeroBubble",
+    "DualPipeV",
+]
+# As in runtime_bench.cpp.
+TINY_STAGES, TINY_MICROBATCHES, TINY_ROWS, TINY_WIDTH = 4, 16, 4, 8
+GPT_RANKS, GPT_MICROBATCHES, GPT_ROWS = 2, 16, 2
+
+TINY_TURNS, TINY_STEPS, TINY_REFERENCE_STEPS = 8, 100, 15
+GPT_TURNS = 4
+GPT_STEPS = {64: 5, 256: 2}
+ACTION_ROUNDS = 50
+MEMORY_STEPS = 3
+
+LOOP_GOAL = 1.15
+TINY_GOALS = {"Interleaved1F1B": 3.5, "InterleavedZeroBubble": 5.0}
+GPT_GOALS = {64: 1.5, 256: 1.05}
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def start_world(ranks: int) -> World:
+    return World(ranks, timeout=300, start="spawn")
+
+
+def step_seconds(ranks: list[list[tuple[float, float]]]) -> list[float]:
+    """Of each step, from when the first rank starts to when the last rank ends."""
+    return [max(end for _, end in step) - min(start for start, _ in step) for step in zip(*ranks)]
+
+
+def bench(program: str, *arguments: object) -> Iterable[dict]:
+    """The lines that the benchmark program prints."""
+    command = [program, *map(str, arguments)]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True, text=True)
+    return map(json.loads, result.stdout.splitlines())
+
+
+class OurGpt:
+    """A process that trains what it is asked to, and keeps its pipelines between the turns."""
+
+    def __init__(self, program: str):
+        self.process = subprocess.Popen(
+            [program, "gpt"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def train(self, name: str, width: int, steps: int) -> dict:
+        self.process.stdin.write(f"{name} {width} {steps}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def __enter__(self) -> "OurGpt":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        finally:
+            self.process.kill()
+
+
+def verdict(reached: bool) -> str:
+    return "reached" if reached else "missed"
+
+
+# ---- what is measured --------------------------------------------------------------------------
+
+
+def tiny(program: str) -> None:
+    """Layers so small that only the pipeline itself takes time."""
+    sizes = (TINY_STAGES, TINY_MICROBATCHES, TINY_ROWS, TINY_WIDTH)
+    ours: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {name: [] for name in TINY_GOALS}
+    with start_world(1) as world:
+        for name in TINY_GOALS:
+            world.call(reference_runtime.tiny, (name, *sizes), 2)
+        for turn in range(TINY_TURNS):
+            progress(f"tiny layers: {turn + 1} of {TINY_TURNS}")
+            for entry in bench(program, "tiny", TINY_STEPS):
+                ours.setdefault(entry["runs"], []).extend(entry["seconds"])
+            for name in TINY_GOALS:
+                ranks = world.call(reference_runtime.tiny, (name, *sizes), TINY_REFERENCE_STEPS)
+                theirs[name] += step_seconds(ranks)
+
+    print(f"Tiny layers: {TINY_STAGES} stages on one rank, each Linear({TINY_WIDTH}, {TINY_WIDTH})", end=" ")
+    print(f"and ReLU, {TINY_MICROBATCHES} microbatches of {TINY_ROWS} rows; µs a step")
+    print(f"{'':<36}{'best':>9}{'median':>9}")
+    for side, results in (("ours", ours), ("reference", theirs)):
+        for name, seconds in results.items():
+            label = name if name not in TINY_GOALS else f"{name}, {side}"
+            print(f"{label:<36}{1e6 * min(seconds):>9.0f}{1e6 * median(seconds):>9.0f}")
+    print(f"{'':<52}{'best':>9}{'median':>9}{'goal':>9}")
+    loop = ours["hand-written loop"]
+
+    def ratio(label: str, above: list[float], below: list[float], goal: float, at_most: bool) -> None:
+        found = min(above) / min(below)
+        reached = verdict(found <= goal if at_most else found >= goal)
+        sign = "<=" if at_most else ">="
+        print(f"{label:<52}{found:>9.2f}{median(above) / median(below):>9.2f}{sign:>5}{goal:>5.2f} {reached}")
+
+    ratio("Interleaved1F1B, ours / hand-written loop", ours["Interleaved1F1B"], loop, LOOP_GOAL, True)
+    for name, goal in TINY_GOALS.items():
+        ratio(f"{name}, reference / ours", theirs[name], ours[name], goal, False)
+    print(flush=True)
+
+
+def gpt(program: str) -> None:
+    """Training steps of a small GPT, by every schedule of the reference."""
+    print(f"GPT of 8 layers on {GPT_RANKS} ranks, {GPT_MICROBATCHES} microbatches of {GPT_ROWS}", end=" ")
+    print("sequences of 64; ms a step")
+    print(f"{'':<32}{'reference':>16}{'ours':>18}{'reference / ours':>22}")
+    print(f"{'schedule':<24}{'width':>6}", end="")
+    print(f"{'best':>9}{'median':>9}" * 2 + f"{'best':>9}{'median':>9}{'goal':>9}")
+    with start_world(GPT_RANKS) as world, OurGpt(program) as our_gpt:
+        for width, name in [(width, name) for width in GPT_STEPS for name in SCHEDULES]:
+            case = (name, width, GPT_MICROBATCHES, GPT_ROWS)
+            progress(f"GPT of width {width}: {name}")
+            our_gpt.train(name, width, 1)
+            world.call(reference_runtime.train, case, 1)
+            ours, theirs = [], []
+            for _ in range(GPT_TURNS):
+                ours += our_gpt.train(name, width, GPT_STEPS[width])["seconds"]
+                theirs += step_seconds(world.call(reference_runtime.train, case, GPT_STEPS[width]))
+            ratio, goal = min(theirs) / min(ours), GPT_GOALS[width]
+            print(f"{name:<24}{width:>6}", end="")
+            for seconds in (theirs, ours):
+                print(f"{1e3 * min(seconds):>9.1f}{1e3 * median(seconds):>9.1f}", end="")
+            print(f"{ratio:>9.2f}{median(theirs) / median(ours):>9.2f}", end="")
+            print(f"{'>=':>5}{goal:>5.2f} {verdict(ratio >= goal)}", flush=True)
+    print()
+
+
+def actions(program: str) -> None:
+    """Stages that do nothing: what is left is the executor, the messages and the autograd graph."""
+    progress("actions")
+    print("Stages that hand one number on, 256 microbatches; µs for each action of a rank")
+    print(f"{'schedule':<24}{'ranks':>6}{'actions':>9}{'traced':>9}{'best':>9}{'median':>9}")
+    for entry in bench(program, "actions", ACTION_ROUNDS):
+        each = entry["actions"] / entry["ranks"]
+        traced = "yes" if entry["trace"] else "no"
+        print(f"{entry['runs']:<24}{entry['ranks']:>6}{entry['actions']:>9}{traced:>9}", end="")
+        print(f"{1e6 * min(entry['seconds']) / each:>9.2f}{1e6 * median(entry['seconds']) / each:>9.2f}")
+    print(flush=True)
+
+
+def memory(program: str) -> None:
+    """The most that was resident, all ranks together, and what of it an idle program does not need."""
+    with start_world(GPT_RANKS) as world:
+        idle_theirs = sum(world.call(reference_runtime.idle_peak))
+    (idle,) = bench(program, "idle")
+    print(f"Peak resident memory of training that GPT, MiB; idle: reference {idle_theirs:.0f},", end=" ")
+    print(f"ours {idle['peak_MiB']:.0f}")
+    print(f"{'':<32}{'reference':>16}{'ours':>18}{'ours / reference':>22}")
+    print(f"{'schedule':<24}{'width':>6}" + f"{'all':>9}{'net':>9}" * 3 + f"{'goal':>9}")
+    for width, name in [(width, name) for width in GPT_STEPS for name in SCHEDULES]:
+        progress(f"memory at width {width}: {name}")
+        case = (name, width, GPT_MICROBATCHES, GPT_ROWS)
+        with start_world(GPT_RANKS) as world:
+            theirs = sum(world.call(reference_runtime.train_peak, case, MEMORY_STEPS))
+        with OurGpt(program) as our_gpt:
+            ours = our_gpt.train(name, width, MEMORY_STEPS)["peak_MiB"]
+        net_theirs, net_ours = theirs - idle_theirs, ours - idle["peak_MiB"]
+        print(f"{name:<24}{width:>6}{theirs:>9.0f}{net_theirs:>9.1f}{ours:>9.0f}{net_ours:>9.1f}", end="")
+        print(f"{ours / theirs:>9.2f}{net_ours / net_theirs:>9.2f}", end="")
+        print(f"{'<=':>5}{1:>5.2f} {verdict(net_ours <= net_theirs)}", flush=True)
+    print()
+
+
+MEASUREMENTS = {"tiny": tiny, "gpt": gpt, "actions": actions, "memory": memory}
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= MEASUREMENTS.keys():
+        sys.exit(__doc__)
+    for name in sys.argv[2:] or MEASUREMENTS:
+        MEASUREMENTS[name](sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "commands.h"
+#include "pipewright/base/error.h"
+#include "train/progress.h"
+#include "train/report.h"
+#include "train/train_options.h"
+#include "train/trainer.h"
+
+namespace pipewright::cli {
+namespace {
+
+Progress make_progress(const TrainOptions& options, std::int64_t tokens_per_step) {
+  if (options.json) return json_progress();
+  if (isatty(STDOUT_FILENO) == 1) return bar_progress(options.steps, tokens_per_step);
+  return line_progress(options.steps, tokens_per_step);
+}
+
+void announce(const TrainOptions& options, const Trainer& trainer) {
+  const Schedule& plan = trainer.plan();
+  std::cout << options.source.title() << ": ranks " << plan.rank_count() << ", microbatches "
+            << plan.microbatches << ", stages " << plan.stage_count() << "; " << trainer.parameter_count()
+            << " parameters, " << trainer.tokens_per_step() << " tokens a step\n";
+}
+
+/// All steps; the losses.
+std::vector<double> train_all(const TrainOptions& options, Trainer& trainer) {
+  const Progress show = make_progress(options, trainer.tokens_per_step());
+  std::vector<double> losses;
+  for (int step = 0; step < options.steps; ++step) {
+    const StepRecord record = trainer.step();
+    losses.push_back(record.loss);
+    show(record);
+  }
+  return losses;
+}
+
+void run(const TrainOptions& options) {
+  options.check();
+  Trainer trainer(options);
+  if (!options.json) announce(options, trainer);
+  const std::vector<double> losses = train_all(options, trainer);
+  const Comparison comparison(options.source.title(), trainer.plan(), trainer.recent());
+  if (!options.json) {
+    std::cout << loss_text(losses) << '\n';
+    print_comparison(comparison);
+  }
+  write_files(comparison, options);
+}
+
+}  // namespace
+}  // namespace pipewright::cli
+
+int main(int argc, char** argv) {
+  using namespace pipewright::cli;
+  CLI::App app("Train a small language model of characters by a schedule, on ranks in threads",
+               "pipewright train");
+  app.set_version_flag("--version", PIPEWRIGHT_VERSION);
+  app.footer("Exit codes: 0 fine, 1 the input is judged bad, 2 wrong usage.");
+  TrainOptions options;
+  options.add_to(app);
+  app.callback([&options] {
+    try {
+      run(options);
+    } catch (const c10::Error& error) {
+      // Without the list of stack frames that what() brings.
+      throw pipewright::Error(error.what_without_backtrace());
+    }
+  });
+  return run_app(app, argc, argv);
+}

@@ -1,0 +1,121 @@
+#include "train/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "pipewright/base/error.h"
+
+namespace pipewright::cli {
+namespace {
+
+constexpr int kBarWidth = 24;
+constexpr int kLines = 20;
+
+void print(const std::string& text) {
+  std::cout << text << std::flush;
+  if (!std::cout) throw Error("cannot write to standard output");
+}
+
+/// 1:05 for 65 seconds.
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::lround(seconds));
+  std::ostringstream out;
+  out << whole / 60 << ':' << std::setfill('0') << std::setw(2) << whole % 60;
+  return out.str();
+}
+
+std::string bar_text(int done, int steps) {
+  const int filled = static_cast<int>(std::int64_t{kBarWidth} * done / steps);
+  std::string text;
+  for (int i = 0; i < kBarWidth; ++i) text += i < filled ? "█" : "░";
+  return text;
+}
+
+/// Bytes of `text` that fill at most `columns` of a terminal: a character of UTF-8 is one column.
+std::size_t fitting(const std::string& text, int columns) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
+    if (begins && columns-- == 0) break;
+    ++at;
+  }
+  return at;
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/// The time so far, and what it says about the rest.
+struct Pace {
+  int steps;
+  std::int64_t tokens_per_step;
+  double seconds = 0;
+
+  std::string text(const StepRecord& record) {
+    seconds += record.seconds;
+    const double left = seconds / record.step * (steps - record.step);
+    std::ostringstream out;
+    out << std::fixed << "step " << std::setw(static_cast<int>(std::to_string(steps).size())) << record.step
+        << '/' << steps << "  loss " << std::setprecision(3) << record.loss << "  " << std::setprecision(0)
+        << static_cast<double>(tokens_per_step) / record.seconds << " tokens/s  bubble "
+        << std::setprecision(1) << 100 * record.bubble << " %  " << clock_text(left) << " left";
+    return out.str();
+  }
+};
+
+/// A line on the terminal that is drawn again and again; ended when nobody draws it any more.
+class RedrawnLine {
+ public:
+  RedrawnLine() = default;
+  RedrawnLine(const RedrawnLine&) = delete;
+  RedrawnLine& operator=(const RedrawnLine&) = delete;
+  ~RedrawnLine() {
+    if (drawn_) std::cout << std::endl;
+  }
+
+  void draw(const std::string& text) {
+    drawn_ = true;
+    print("\r" + text.substr(0, fitting(text, terminal_columns() - 1)) + "\x1b[K");
+  }
+
+ private:
+  bool drawn_ = false;
+};
+
+}  // namespace
+
+Progress json_progress() {
+  return [](const StepRecord& record) {
+    const nlohmann::ordered_json line = {
+        {"step", record.step},       {"loss", record.loss},     {"grad_norm", record.grad_norm},
+        {"seconds", record.seconds}, {"bubble", record.bubble}, {"peak_memory", record.peak_memory}};
+    print(line.dump() + "\n");
+  };
+}
+
+Progress bar_progress(int steps, std::int64_t tokens_per_step) {
+  return [line = std::make_shared<RedrawnLine>(),
+          pace = Pace{steps, tokens_per_step}](const StepRecord& record) mutable {
+    line->draw(bar_text(record.step, pace.steps) + "  " + pace.text(record));
+  };
+}
+
+Progress line_progress(int steps, std::int64_t tokens_per_step) {
+  return [pace = Pace{steps, tokens_per_step}](const StepRecord& record) mutable {
+    const std::string text = pace.text(record);
+    const int every = (pace.steps + kLines - 1) / kLines;
+    if (record.step == 1 || record.step % every == 0 || record.step == pace.steps) print(text + "\n");
+  };
+}
+
+}  // namespace pipewright::cli

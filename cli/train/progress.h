@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "train/trainer.h"
+
+namespace pipewright::cli {
+
+/// Called after every step, tells about it on standard output.
+using Progress = std::function<void(const StepRecord&)>;
+
+/// A line of JSON a step.
+Progress json_progress();
+
+/// A line redrawn in place.
+Progress bar_progress(int steps, std::int64_t tokens_per_step);
+
+/// About twenty lines in all.
+Progress line_progress(int steps, std::int64_t tokens_per_step);
+
+}  // namespace pipewright::cli

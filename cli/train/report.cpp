@@ -1,0 +1,84 @@
+#include "train/report.h"
+
+#include <algorithm>
+#include <array>
+#include <iomanip>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include "files.h"
+#include "pipewright/runtime/measured.h"
+#include "pipewright/schedule/simulate.h"
+
+namespace pipewright::cli {
+namespace {
+
+constexpr std::size_t kSparkWidth = 32;
+
+std::string sizes_text(const Schedule& plan) {
+  std::ostringstream out;
+  out << "ranks " << plan.rank_count() << ", microbatches " << plan.microbatches << ", stages "
+      << plan.stage_count() << ", times in ms";
+  return out.str();
+}
+
+Timeline median_of(std::vector<Timeline> timelines, const Costs& costs) {
+  const auto middle = timelines.begin() + static_cast<std::ptrdiff_t>(timelines.size() / 2);
+  std::ranges::nth_element(timelines, middle, {},
+                           [&](const Timeline& timeline) { return measure(timeline, costs).makespan; });
+  return std::move(*middle);
+}
+
+}  // namespace
+
+Comparison::Comparison(const std::string& name, const Schedule& plan, std::vector<Timeline> recent) {
+  const Costs costs = measured_costs(recent);
+  measured = {.name = name, .label = sizes_text(plan), .source = "measured", .timeline = {}, .costs = costs};
+  predicted = {
+      .name = name, .label = sizes_text(plan), .source = "predicted", .timeline = {}, .costs = costs};
+  predicted.timeline = simulate(plan, costs);
+  measured.timeline = median_of(std::move(recent), costs);
+}
+
+void print_comparison(const Comparison& comparison) {
+  std::cout << std::fixed << std::setprecision(1) << "             step  bubble\n";
+  for (const Drawing* drawing : {&comparison.predicted, &comparison.measured}) {
+    const Metrics metrics = measure(drawing->timeline, drawing->costs);
+    std::cout << std::left << std::setw(9) << drawing->source << std::right << std::setw(8)
+              << metrics.makespan << " ms" << std::setw(6) << 100 * metrics.bubble_rate_makespan << " %\n";
+  }
+  const auto ranks = comparison.measured.timeline.ranks.size();
+  const auto cores = std::size_t{std::thread::hardware_concurrency()};
+  if (ranks > cores && cores > 0) {
+    std::cout << "The prediction gives every rank a core; here " << ranks << " ranks share " << cores
+              << ".\n";
+  }
+  std::cout << std::flush;
+}
+
+void write_files(const Comparison& comparison, const TrainOptions& options) {
+  const Drawing& measured = comparison.measured;
+  if (!options.timeline.empty()) {
+    const std::array drawings = {measured, comparison.predicted};
+    write_output(options.timeline, render_html("Pipewright: " + measured.name + ", measured", drawings));
+  }
+  if (!options.costs.empty()) write_output(options.costs, to_json(measured.costs));
+  if (!options.trace.empty()) write_output(options.trace, render_trace(measured));
+}
+
+std::string loss_text(const std::vector<double>& losses) {
+  constexpr std::array kBars = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const auto [least, most] = std::ranges::minmax(losses);
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(3) << "loss " << losses.front() << ' ';
+  const std::size_t width = std::min(losses.size(), kSparkWidth);
+  for (std::size_t i = 0; i < width; ++i) {
+    const double height = (losses[i * losses.size() / width] - least) / std::max(most - least, 1e-9);
+    out << kBars[static_cast<std::size_t>(height * (kBars.size() - 1) + 0.5)];
+  }
+  out << ' ' << losses.back();
+  return out.str();
+}
+
+}  // namespace pipewright::cli

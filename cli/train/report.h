@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/trainer.h"
+
+namespace pipewright::cli {
+
+/// How a plan ran, beside how the simulator says that it runs with the same costs.
+struct Comparison {
+  Drawing measured;
+  Drawing predicted;
+
+  /// `recent`: timelines of the same plan, at least one; the one of median length stands for them.
+  Comparison(const std::string& name, const Schedule& plan, std::vector<Timeline> recent);
+};
+
+/// Predicted and measured time and bubble of a step, for people.
+void print_comparison(const Comparison& comparison);
+
+/// Writes the files that the options name.
+void write_files(const Comparison& comparison, const TrainOptions& options);
+
+/// Where the loss began and ended, and the way there as a row of little bars.
+std::string loss_text(const std::vector<double>& losses);
+
+}  // namespace pipewright::cli

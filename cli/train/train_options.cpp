@@ -1,0 +1,119 @@
+#include "train/train_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "pipewright/base/error.h"
+
+namespace pipewright::cli {
+namespace {
+
+constexpr double kAdamWRate = 3e-3;
+constexpr double kSgdRate = 0.5;
+
+void add_schedule_options(CLI::App& app, SourceOptions& source) {
+  auto* csv = app.add_option("--csv", source.csv,
+                             "Train by this CSV file instead, compute-only or lowered; - for standard input");
+  const auto excluding = [csv](CLI::Option* option) { csv->excludes(option); };
+  excluding(app.add_option("--schedule", source.name, "A schedule's name, in any case ('pipewright list')"));
+  excluding(app.add_option("-p,--ranks", source.sizes.ranks, "Number of pipeline ranks, a thread each"));
+  excluding(
+      app.add_option("-m,--microbatches", source.sizes.microbatches, "Number of microbatches of a step"));
+  excluding(app.add_option("-v,--stages-per-rank", source.sizes.stages_per_rank,
+                           "Stages on each rank; each schedule has its own default ('pipewright list')"));
+}
+
+void add_model_options(CLI::App& app, TrainOptions& options) {
+  gpt::Config& model = options.model;
+  app.add_option("--layers", model.layers, "Blocks of the model, spread over the stages")
+      ->capture_default_str();
+  app.add_option("--width", model.width, "Width of its activations")->capture_default_str();
+  app.add_option("--heads", model.heads, "Heads of its attention; they divide the width")
+      ->capture_default_str();
+  app.add_option("--context", model.context, "Characters of a sequence")->capture_default_str();
+  app.add_option("--vocab", model.vocab,
+                 "Size of the vocabulary; 0: the different characters of the text; fewer: the rarest are one")
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "Sequences of one microbatch")->capture_default_str();
+  app.add_option("--text", options.text,
+                 "Learn from this file instead of the text that comes with the program");
+  app.add_option("--seed", model.seed, "Decides the model's first weights and the data of every step")
+      ->capture_default_str();
+}
+
+void add_optimizer_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--steps", options.steps, "Steps to train")->required();
+  app.add_option("--optimizer", options.optimizer, "The optimizer")
+      ->check(CLI::IsMember({"sgd", "adamw"}))
+      ->capture_default_str();
+  app.add_option("--lr", options.lr, "Its learning rate [0.003 for adamw, 0.5 for sgd]");
+  app.add_option("--clip", options.clip, "Scale gradients down to this norm where it is larger");
+  app.add_option("--threads-per-rank", options.threads_per_rank,
+                 "Threads of one operator; 0: the cores shared out among the ranks")
+      ->capture_default_str();
+}
+
+void add_output_options(CLI::App& app, TrainOptions& options) {
+  app.add_flag("--json", options.json, "One line of JSON a step, and nothing else, on standard output");
+  app.add_option("--timeline", options.timeline,
+                 "Write a page with the measured timeline of a step beside the predicted one");
+  app.add_option("--write-costs", options.costs,
+                 "Write the measured costs in milliseconds, for 'pipewright simulate --costs'");
+  app.add_option("--trace", options.trace, "Write the measured step for Perfetto and chrome://tracing");
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw ArgumentError("cannot open " + path);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad() || text.empty()) throw ArgumentError("cannot read a text from " + path);
+  return text;
+}
+
+}  // namespace
+
+void TrainOptions::add_to(CLI::App& app) {
+  add_schedule_options(app, source);
+  add_optimizer_options(app, *this);
+  add_model_options(app, *this);
+  add_output_options(app, *this);
+}
+
+void TrainOptions::check() const {
+  if (steps < 1) throw ArgumentError("--steps must be at least 1");
+  if (batch < 1 || batch > gpt::kMostOfAnything) {
+    throw ArgumentError("--batch must be from 1 to " + std::to_string(gpt::kMostOfAnything));
+  }
+  if (model.vocab < 0) throw ArgumentError("--vocab must be at least 0");
+  if (threads_per_rank < 0) throw ArgumentError("--threads-per-rank must be at least 0");
+  if (!(learning_rate() >= 0) || std::isinf(learning_rate())) {
+    throw ArgumentError("--lr must be a number of at least 0");
+  }
+  if (clip && !(*clip > 0)) throw ArgumentError("--clip must be more than 0");
+  gpt::Config sizes = model;
+  sizes.vocab = std::max<std::int64_t>(sizes.vocab, 1);
+  gpt::check(sizes);
+}
+
+Schedule TrainOptions::load_schedule() const {
+  Schedule schedule = source.load();
+  for (const auto& rank : schedule.ranks) {
+    if (std::ranges::any_of(rank, [](Action action) { return gives_input_grad(action.kind); })) {
+      return schedule;
+    }
+  }
+  const std::string message = source.title() + " has no backward: it cannot train";
+  if (source.csv.empty()) throw ArgumentError(message);
+  throw InvalidSchedule(message);
+}
+
+gpt::Characters TrainOptions::load_text() const {
+  return text.empty() ? gpt::Characters(gpt::sample_text(), model.vocab)
+                      : gpt::Characters(read_text(text), model.vocab);
+}
+
+double TrainOptions::learning_rate() const { return lr.value_or(optimizer == "sgd" ? kSgdRate : kAdamWRate); }
+
+}  // namespace pipewright::cli

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "gpt/data.h"
+#include "gpt/gpt.h"
+#include "options.h"
+
+namespace pipewright::cli {
+
+/// What `pipewright train` is told.
+struct TrainOptions {
+  SourceOptions source;
+  int steps = 0;
+  gpt::Config model = {.vocab = 0};
+  /// Sequences of one microbatch.
+  std::int64_t batch = 4;
+  std::string text;
+  std::string optimizer = "adamw";
+  std::optional<double> lr;
+  std::optional<double> clip;
+  int threads_per_rank = 0;
+  bool json = false;
+  std::string timeline;
+  std::string costs;
+  std::string trace;
+
+  void add_to(CLI::App& app);
+  /// Throws ArgumentError for numbers that do not fit.
+  void check() const;
+  /// A schedule that has backwards.
+  Schedule load_schedule() const;
+  gpt::Characters load_text() const;
+  double learning_rate() const;
+};
+
+}  // namespace pipewright::cli

@@ -1,0 +1,88 @@
+#include "train/trainer.h"
+
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "pipewright/base/error.h"
+
+namespace pipewright::cli {
+namespace {
+
+constexpr std::size_t kRecentSteps = 20;
+
+/// VmHWM and not getrusage: that one also counts what the process was before it became this program.
+std::int64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::int64_t kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
+                                                        std::vector<at::Tensor> parameters) {
+  const double rate = options.learning_rate();
+  if (options.optimizer == "sgd") {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), torch::optim::SGDOptions(rate));
+  }
+  return std::make_unique<torch::optim::AdamW>(std::move(parameters), torch::optim::AdamWOptions(rate));
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainOptions& options) : options_(options), text_(options.load_text()) {
+  text_.check_context(options_.model.context);
+  options_.model.vocab = text_.vocab();
+  const Schedule schedule = options_.load_schedule();
+  rows_ = schedule.microbatches * options_.batch;
+  const auto build = [this, stages = schedule.stage_count()](Stage stage) {
+    return gpt::make_stage(options_.model, stage, stages);
+  };
+  pipeline_ = std::make_unique<Pipeline>(
+      schedule, build,
+      PipelineOptions{.loss = gpt::next_character_loss, .threads_per_rank = options_.threads_per_rank});
+  optimizer_ = make_optimizer(options_, pipeline_->parameters());
+}
+
+Trainer::~Trainer() = default;
+
+StepRecord Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  const auto data =
+      text_.sequences(rows_, options_.model.context, options_.model.seed, static_cast<std::uint64_t>(done_));
+  StepResult result = pipeline_->step({data.tokens}, {data.targets}, {.trace = true});
+  const at::Tensor norm = options_.clip ? pipeline_->clip_grad_norm(*options_.clip) : pipeline_->grad_norm();
+  optimizer_->step();
+  optimizer_->zero_grad();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+
+  const Metrics metrics = measure(result.timeline, uniform_costs(plan().placement));
+  if (done_ == 1 || recent_.size() == kRecentSteps) recent_.pop_front();
+  recent_.push_back(std::move(result.timeline));
+  const StepRecord record{.step = ++done_,
+                          .loss = result.loss.item<double>(),
+                          .grad_norm = norm.item<double>(),
+                          .seconds = taken.count(),
+                          .bubble = metrics.bubble_rate_makespan,
+                          .peak_memory = peak_memory()};
+  if (!std::isfinite(record.loss)) {
+    throw Error("the loss of step " + std::to_string(record.step) +
+                " is not a finite number: try a smaller --lr, or --clip 1");
+  }
+  return record;
+}
+
+std::int64_t Trainer::parameter_count() const {
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : pipeline_->parameters()) count += parameter.numel();
+  return count;
+}
+
+}  // namespace pipewright::cli

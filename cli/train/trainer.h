@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "pipewright/runtime/pipeline.h"
+#include "train/train_options.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace pipewright::cli {
+
+/// What is told about a step.
+struct StepRecord {
+  int step = 0;  ///< Counted from 1.
+  double loss = 0;
+  double grad_norm = 0;          ///< Before clipping.
+  double seconds = 0;            ///< From the data to the optimizer's end.
+  double bubble = 0;             ///< Measured: 1 - compute time of the busiest rank / makespan.
+  std::int64_t peak_memory = 0;  ///< Resident bytes of the process, the most so far.
+};
+
+/// A model, its data and an optimizer, trained by a schedule.
+class Trainer {
+ public:
+  explicit Trainer(const TrainOptions& options);
+  ~Trainer();
+
+  /// The next step. Throws Error where the loss is not a number any more.
+  StepRecord step();
+
+  const Schedule& plan() const { return pipeline_->plan(); }
+  std::int64_t tokens_per_step() const { return rows_ * options_.model.context; }
+  std::int64_t parameter_count() const;
+  /// Timelines of the last steps; the very first, which sets everything up, only if it is alone.
+  std::vector<Timeline> recent() const { return {recent_.begin(), recent_.end()}; }
+
+ private:
+  TrainOptions options_;
+  gpt::Characters text_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::int64_t rows_ = 0;
+  int done_ = 0;
+  std::deque<Timeline> recent_;
+};
+
+}  // namespace pipewright::cli
