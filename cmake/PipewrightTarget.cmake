@@ -23,6 +23,8 @@ endfunction()
 # headers takes longer than everything else.
 function(pipewright_uses_torch target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${PIPEWRIGHT_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+  # Libtorch is built with it, and some classes in its headers have other members without.
+  target_compile_definitions(${target} PRIVATE NDEBUG)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC 13 warns of a copy inside the std::vector<bool> of torch::autograd::Function::apply.
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)

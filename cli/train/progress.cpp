@@ -16,7 +16,6 @@
 namespace pipewright::cli {
 namespace {
 
-constexpr int kBarWidth = 24;
 constexpr int kLines = 20;
 
 void print(const std::string& text) {
@@ -32,22 +31,16 @@ std::string clock_text(double seconds) {
   return out.str();
 }
 
-std::string bar_text(int done, int steps) {
-  const int filled = static_cast<int>(std::int64_t{kBarWidth} * done / steps);
+/// A bar that leaves room for the text in a line of the terminal; empty where there is none.
+std::string bar_text(int done, int steps, int columns) {
+  constexpr int kLeast = 4;
+  constexpr int kMost = 24;
+  const int width = std::min(kMost, columns - 2);
+  if (width < kLeast) return {};
+  const int filled = static_cast<int>(std::int64_t{width} * done / steps);
   std::string text;
-  for (int i = 0; i < kBarWidth; ++i) text += i < filled ? "█" : "░";
-  return text;
-}
-
-/// Bytes of `text` that fill at most `columns` of a terminal: a character of UTF-8 is one column.
-std::size_t fitting(const std::string& text, int columns) {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
-    if (begins && columns-- == 0) break;
-    ++at;
-  }
-  return at;
+  for (int i = 0; i < width; ++i) text += i < filled ? "█" : "░";
+  return text + "  ";
 }
 
 int terminal_columns() {
@@ -85,7 +78,7 @@ class RedrawnLine {
 
   void draw(const std::string& text) {
     drawn_ = true;
-    print("\r" + text.substr(0, fitting(text, terminal_columns() - 1)) + "\x1b[K");
+    print("\r" + text + "\x1b[K");
   }
 
  private:
@@ -106,7 +99,9 @@ Progress json_progress() {
 Progress bar_progress(int steps, std::int64_t tokens_per_step) {
   return [line = std::make_shared<RedrawnLine>(),
           pace = Pace{steps, tokens_per_step}](const StepRecord& record) mutable {
-    line->draw(bar_text(record.step, pace.steps) + "  " + pace.text(record));
+    const auto columns = static_cast<std::size_t>(terminal_columns() - 1);
+    const std::string text = pace.text(record).substr(0, columns);
+    line->draw(bar_text(record.step, pace.steps, static_cast<int>(columns - text.size())) + text);
   };
 }
 

@@ -16,13 +16,6 @@ namespace {
 
 constexpr std::size_t kSparkWidth = 32;
 
-std::string sizes_text(const Schedule& plan) {
-  std::ostringstream out;
-  out << "ranks " << plan.rank_count() << ", microbatches " << plan.microbatches << ", stages "
-      << plan.stage_count() << ", times in ms";
-  return out.str();
-}
-
 Timeline median_of(std::vector<Timeline> timelines, const Costs& costs) {
   const auto middle = timelines.begin() + static_cast<std::ptrdiff_t>(timelines.size() / 2);
   std::ranges::nth_element(timelines, middle, {},
@@ -34,9 +27,16 @@ Timeline median_of(std::vector<Timeline> timelines, const Costs& costs) {
 
 Comparison::Comparison(const std::string& name, const Schedule& plan, std::vector<Timeline> recent) {
   const Costs costs = measured_costs(recent);
-  measured = {.name = name, .label = sizes_text(plan), .source = "measured", .timeline = {}, .costs = costs};
-  predicted = {
-      .name = name, .label = sizes_text(plan), .source = "predicted", .timeline = {}, .costs = costs};
+  measured = {.name = name,
+              .label = "a step of median length, in ms",
+              .source = "measured",
+              .timeline = {},
+              .costs = costs};
+  predicted = {.name = name,
+               .label = "simulated with its costs, in ms",
+               .source = "predicted",
+               .timeline = {},
+               .costs = costs};
   predicted.timeline = simulate(plan, costs);
   measured.timeline = median_of(std::move(recent), costs);
 }

@@ -11,7 +11,8 @@ import pytest
 
 TIMEOUT = 120
 FIELDS = ["step", "loss", "grad_norm", "seconds", "bubble", "peak_memory"]
-TINY = "--layers 3 --width 16 --heads 2 --context 12 --batch 2 --steps 4".split()
+TINY = "--layers 3 --width 16 --heads 2 --context 12 --batch 2".split()
+FOUR = [*TINY, "--steps", "4"]
 OPTIONS = [
     "--help",
     "--version",
@@ -67,8 +68,8 @@ def call(program):
 def steps(call):
     """The lines of a training that must succeed."""
 
-    def run(*arguments, stdin=""):
-        result = call("train", *TINY, *arguments, "--json", stdin=stdin)
+    def run(*arguments, count=4, stdin=""):
+        result = call("train", *TINY, "--steps", count, *arguments, "--json", stdin=stdin)
         assert (result.returncode, result.stderr) == (0, "")
         return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -110,7 +111,7 @@ def test_the_first_loss_is_that_of_knowing_nothing(steps):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_loss_falls(optimizer, steps):
-    lines = steps("--schedule", "ZBVZeroBubble", "-p", 2, "-m", 4, "--optimizer", optimizer, "--steps", 40)
+    lines = steps("--schedule", "ZBVZeroBubble", "-p", 2, "-m", 4, "--optimizer", optimizer, count=40)
     losses = column(lines, "loss")
     assert sum(losses[-5:]) / 5 < losses[0] - 0.5
 
@@ -157,7 +158,7 @@ def test_csv_from_standard_input(call, steps, alone):
 def test_text_of_ones_own(steps, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("to and fro " * 20)
-    lines = steps("--schedule", "1F1B", "-p", 2, "-m", 2, "--text", path, "--steps", 60)
+    lines = steps("--schedule", "1F1B", "-p", 2, "-m", 2, "--text", path, count=60)
     assert lines[0]["loss"] == pytest.approx(math.log(len(set("to and fro "))), abs=0.1)
     assert lines[-1]["loss"] < 0.5
 
@@ -169,7 +170,7 @@ def test_report_compares_prediction_and_measurement(call, tmp_path):
     page, costs, trace = (tmp_path / name for name in ("page.html", "costs.json", "trace.json"))
     size = ["-p", 2, "-m", 4]
     result = call(
-        *["train", *TINY, "--schedule", "zbvzerobubble", *size],
+        *["train", *FOUR, "--schedule", "zbvzerobubble", *size],
         *["--timeline", page, "--write-costs", costs, "--trace", trace],
     )
     assert result.returncode == 0
@@ -198,7 +199,7 @@ def test_report_compares_prediction_and_measurement(call, tmp_path):
 
 def test_files_are_written_beside_json(call, tmp_path):
     path = tmp_path / "costs.json"
-    result = call("train", *TINY, "--schedule", "1F1B", "-p", 2, "-m", 2, "--json", "--write-costs", path)
+    result = call("train", *FOUR, "--schedule", "1F1B", "-p", 2, "-m", 2, "--json", "--write-costs", path)
     assert (result.returncode, result.stderr) == (0, f"wrote {path}\n")
     assert len(result.stdout.splitlines()) == 4
     assert json.loads(path.read_text())["stages"][0]["b"] > 0
@@ -207,7 +208,7 @@ def test_files_are_written_beside_json(call, tmp_path):
 def test_bar_on_a_terminal(program):
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [program, "train", *TINY, "--schedule", "1F1B", "-p", "2", "-m", "2"], stdout=theirs
+        [program, "train", *FOUR, "--schedule", "1F1B", "-p", "2", "-m", "2"], stdout=theirs
     ) as process:
         os.close(theirs)
         shown = b""
@@ -220,7 +221,8 @@ def test_bar_on_a_terminal(program):
     os.close(ours)
     drawn = [line for line in shown.decode().split("\r") if "/4" in line]
     assert len(drawn) == 4
-    assert "█" * 24 in drawn[-1] and "step 4/4" in drawn[-1]
+    assert "█" in drawn[-1] and "░" not in drawn[-1]
+    assert "step 4/4" in drawn[-1] and "0:00 left" in drawn[-1]
 
 
 def test_help_names_exactly_the_options(call):
@@ -258,7 +260,7 @@ SIZE = ["-p", "2", "-m", "2"]
         (["--steps", "1", "--schedule", "GPipe", *SIZE, "--text", "missing.txt"], "missing.txt"),
         (["--steps", "1", "--csv", "missing.csv"], "missing.csv"),
         (["--steps", "1", "--schedule", "GPipe", *SIZE, "--fast"], "--fast"),
-        (["list"], "list"),
+        (["--steps", "1", "list"], "list"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
@@ -279,13 +281,13 @@ def test_wrong_usage(arguments, told, call):
     ],
 )
 def test_bad_csv(text, told, call):
-    result = call("train", *TINY, "--csv", "-", stdin=text)
+    result = call("train", *FOUR, "--csv", "-", stdin=text)
     assert (result.returncode, result.stdout) == (1, "")
     assert told in result.stderr
 
 
 def test_loss_that_runs_away_is_told(call):
-    result = call("train", *TINY, "--schedule", "1F1B", *SIZE, "--optimizer", "sgd", "--lr", "1e30", "--json")
+    result = call("train", *FOUR, "--schedule", "1F1B", *SIZE, "--optimizer", "sgd", "--lr", "1e30", "--json")
     assert result.returncode == 1
     assert "not a finite number" in result.stderr and "--lr" in result.stderr
 

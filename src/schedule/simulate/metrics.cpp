@@ -5,11 +5,14 @@
 namespace pipewright {
 namespace {
 
-/// The actions from `at` on that ran as one block: one, or the parts of an OVERLAP_F_B.
+/// The actions from `at` on that ran as one block: one, or those parts of an
+/// OVERLAP_F_B that ran at the same time.
 std::size_t block_size(const std::vector<TimedAction>& rank, std::size_t at) {
   std::size_t end = at;
-  while (end + 1 < rank.size() && rank[end].action.fused_with_next && rank[end + 1].start == rank[at].start) {
-    ++end;
+  double until = rank[at].end;
+  while (end + 1 < rank.size() && rank[end].action.fused_with_next &&
+         (rank[end + 1].start < until || rank[end + 1].start == rank[at].start)) {
+    until = std::max(until, rank[++end].end);
   }
   return end + 1 - at;
 }
@@ -56,13 +59,19 @@ RankMetrics measure_rank(const std::vector<TimedAction>& rank, const Costs& cost
   double first = 0;
   double last = 0;
   bool started = false;
-  for (std::size_t at = 0; at < rank.size(); at += block_size(rank, at)) {
-    const TimedAction& timed = rank[at];
-    if (!is_compute(timed.action.kind)) continue;
-    if (!started) first = timed.start;
+  for (std::size_t at = 0, size = 0; at < rank.size(); at += size) {
+    size = block_size(rank, at);
+    if (!is_compute(rank[at].action.kind)) continue;
+    double start = rank[at].start;
+    double end = rank[at].end;
+    for (std::size_t part = at + 1; part < at + size; ++part) {
+      start = std::min(start, rank[part].start);
+      end = std::max(end, rank[part].end);
+    }
+    if (!started) first = start;
     started = true;
-    last = std::max(last, timed.end);
-    metrics.busy += timed.end - timed.start;
+    last = std::max(last, end);
+    metrics.busy += end - start;
   }
   metrics.span = last - first;
   walk_memory(rank, costs, [&](double, double held) {

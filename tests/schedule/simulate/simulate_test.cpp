@@ -228,5 +228,17 @@ TEST(Simulation, RefusesWhatCannotRun) {
   EXPECT_THROW(simulate(plan, uniform_costs(plan.placement)), InvalidSchedule);
 }
 
+TEST(Metrics, CountTheTimeOfPartsThatRanTogetherOnce) {
+  // (0F1;1B0)OVERLAP_F_B as a machine runs it: the parts begin and end at different times.
+  Timeline timeline{.ranks = {{{.action = make_action(0, Kind::F, 0), .start = 0, .end = 2},
+                               {.action = fused(make_action(1, Kind::B, 0)), .start = 3, .end = 6},
+                               {.action = make_action(0, Kind::F, 1), .start = 2.5, .end = 5}}},
+                    .placement = {0, 0},
+                    .microbatches = 2};
+  const Metrics metrics = measure(timeline, uniform_costs(timeline.placement));
+  EXPECT_DOUBLE_EQ(metrics.ranks[0].busy, 2 + 3.5);
+  EXPECT_DOUBLE_EQ(metrics.ranks[0].span, 6);
+}
+
 }  // namespace
 }  // namespace pipewright
