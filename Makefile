@@ -1,6 +1,6 @@
 # The front door: every target does its own set-up and can be called again at any time.
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint asan fuzz demo bench clean
+.PHONY: help setup build test lint asan tsan fuzz demo bench clean
 
 PROGRAM := build/bin/pipewright
 FUZZ_SECONDS ?= 60
@@ -27,7 +27,12 @@ lint:  ## Check formatting and run clang-tidy
 asan:  ## Run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/setup.sh build test
 	@scripts/build.sh asan
-	@ctest --preset asan -L cpp
+	@ctest --preset asan
+
+tsan:  ## Run the tests of threads and channels under ThreadSanitizer
+	@scripts/setup.sh build test
+	@scripts/build.sh tsan
+	@ctest --preset tsan
 
 fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60)
 	@scripts/setup.sh build test

@@ -11,7 +11,8 @@ function(pipewright_configure target)
   if(PIPEWRIGHT_SANITIZE)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # GCC loses track of what is initialised in instrumented code.
-      target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+      # And it says that ThreadSanitizer does not follow fences, such as those in libtorch's headers.
+      target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-tsan)
     endif()
     target_compile_options(${target} PRIVATE -fsanitize=${PIPEWRIGHT_SANITIZE}
                            -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -22,7 +22,7 @@ pages=("$gallery/index.html     all schedules, drawn and compared")
 echo
 if [[ -x "$(dirname "$program")/pipewright-train" ]]; then
   echo "== A small GPT learns to write, character by character, by one of them"
-  "$program" train --schedule ZBVZeroBubble "${sizes[@]}" --context 32 --steps 400 --clip 1 \
+  "$program" train --schedule ZBVZeroBubble "${sizes[@]}" --context 32 --steps 500 --clip 1 \
     --timeline "$gallery/training.html"
   pages+=("$gallery/training.html  a step of that training: measured beside predicted")
 else

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <ATen/Parallel.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -49,6 +50,8 @@ Trainer::Trainer(const TrainOptions& options) : options_(options), text_(options
       schedule, build,
       PipelineOptions{.loss = gpt::next_character_loss, .threads_per_rank = options_.threads_per_rank});
   optimizer_ = make_optimizer(options_, pipeline_->parameters());
+  // On this thread only the optimizer computes: small operators, which several threads make slower.
+  at::set_num_threads(1);
 }
 
 Trainer::~Trainer() = default;

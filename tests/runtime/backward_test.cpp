@@ -24,6 +24,27 @@ Schedule split_schedule(Rank ranks) {
   return make_schedule({.name = "ZB-H1", .ranks = ranks, .microbatches = 3});
 }
 
+/// One rank that goes back stage by stage: gradients wait while the same stage runs the next backward.
+Schedule by_stage(const Model& model, bool split) {
+  Schedule schedule;
+  schedule.ranks.resize(1);
+  const auto stages = static_cast<Stage>(model.layers.size());
+  const auto add = [&](Stage stage, Kind kind, Microbatch k) {
+    schedule.ranks[0].push_back(make_action(stage, kind, k));
+  };
+  for (Stage stage = 0; stage < stages; ++stage) {
+    for (Microbatch k = 0; k < 3; ++k) add(stage, Kind::F, k);
+  }
+  for (Stage stage = stages - 1; stage >= 0; --stage) {
+    for (Microbatch k = 0; k < 3; ++k) {
+      add(stage, split ? Kind::I : Kind::B, k);
+      if (split) add(stage, Kind::W, k);
+    }
+  }
+  infer_placement(schedule);
+  return schedule;
+}
+
 /// One rank that leaves every W to the end.
 Schedule late_weights(const Model& model) {
   return parse_csv(model.layers.size() == 3
@@ -40,6 +61,8 @@ TEST_P(SplitBackward, GivesTheGradientsOfAWholeOne) {
       const auto ranks = static_cast<Rank>(model.layers.size());
       expect_parity(model, split_schedule(ranks));
       expect_parity(model, late_weights(model));
+      expect_parity(model, by_stage(model, true));
+      expect_parity(model, by_stage(model, false));
       expect_parity(model, make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 3}));
     }
   }

@@ -251,6 +251,43 @@ TEST(NamedParameters, ShowATensorThatStagesShareOnce) {
   EXPECT_EQ(pipeline.parameters().size(), 2U);
 }
 
+TEST(SharedParameters, HaveTheSumOfTheirGradients) {
+  // One module on the first and the third stage, which may run at the same time.
+  const auto layer = [](std::uint64_t seed) {
+    auto made = std::make_shared<torch::nn::LinearImpl>(4, 4);
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : made->parameters()) parameter.copy_(numbers(seed, parameter.sizes()));
+    return made;
+  };
+  const auto data = dropout().data(8);
+  const auto expected_shared = layer(1);
+  const auto expected_between = layer(2);
+  for (const MicrobatchValues& each : data) {
+    const at::Tensor x = expected_between->forward(expected_shared->forward(each.inputs[0]).tanh()).tanh();
+    (squared_error({expected_shared->forward(x)}, each.targets) / 8).backward();
+  }
+  for (const char* name : {"1F1B", "GPipe", "ZB-H1", "ZB-H2"}) {
+    SCOPED_TRACE(name);
+    const auto shared = layer(1);
+    const auto between = layer(2);
+    const StageFactory build = [&](Stage stage) {
+      const auto module = stage == 1 ? between : shared;
+      return StageModel(
+          [module, last = stage == 2](const at::Tensor& x) {
+            const at::Tensor y = module->forward(x);
+            return last ? y : y.tanh();
+          },
+          module);
+    };
+    Pipeline pipeline(make_schedule({.name = name, .ranks = 3, .microbatches = 8}), build,
+                      options_for(dropout()));
+    pipeline.step(presplit(data));
+    EXPECT_TRUE(close(shared->weight.grad(), expected_shared->weight.grad()));
+    EXPECT_TRUE(close(shared->bias.grad(), expected_shared->bias.grad()));
+    EXPECT_TRUE(close(between->weight.grad(), expected_between->weight.grad()));
+  }
+}
+
 TEST(NamedParameters, MustBeDistinct) {
   const StageFactory build = [](Stage) {
     StageModel made(torch::nn::Linear(3, 3));
