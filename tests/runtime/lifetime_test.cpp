@@ -105,6 +105,12 @@ std::vector<Microbatch> ended_before(const Schedule& schedule, Stage stage, Micr
 class Lifetime : public testing::TestWithParam<ScheduleInfo> {};
 INSTANTIATE_TEST_SUITE_P(Every, Lifetime, testing::ValuesIn(training_schedules()), schedule_test_name);
 
+bool overlaps(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.ranks, [](const std::vector<Action>& actions) {
+    return std::ranges::any_of(actions, &Action::fused_with_next);
+  });
+}
+
 TEST_P(Lifetime, PeakIsTheSimulators) {
   for (const Rank ranks : {1, 2, 4}) {
     for (const Microbatch microbatches : {1, 3, 8}) {
@@ -119,7 +125,11 @@ TEST_P(Lifetime, PeakIsTheSimulators) {
         const StepResult result = pipeline.step(presplit(dropout().data(microbatches)));
         ASSERT_EQ(result.peak_live.size(), expected.ranks.size());
         for (std::size_t rank = 0; rank < expected.ranks.size(); ++rank) {
-          EXPECT_EQ(result.peak_live[rank], expected.ranks[rank].peak_activation) << "rank " << rank;
+          const double predicted = expected.ranks[rank].peak_activation;
+          EXPECT_LE(result.peak_live[rank], predicted) << "rank " << rank;
+          // Of parts that run at the same time, the backward may end before the forward begins.
+          EXPECT_GE(result.peak_live[rank], overlaps(schedule) ? predicted - 1 : predicted)
+              << "rank " << rank;
         }
       }
     }

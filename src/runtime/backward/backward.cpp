@@ -40,6 +40,14 @@ void accumulate(at::Tensor& sum, at::Tensor grad) {
   }
 }
 
+/// A gradient that stays where it ends must not share its memory with one that goes on, as two views
+/// of one tensor do: what is added to it later would change both.
+void own_memory(variable_list& grads) {
+  for (at::Tensor& grad : grads) {
+    if (grad.defined() && grad.has_storage() && grad.storage().use_count() > 1) grad = grad.clone();
+  }
+}
+
 bool has_hooks(Node& node) {
   return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
          !node.retains_grad_hooks().empty();
@@ -101,6 +109,7 @@ class BackwardPass {
     while (!ready_.empty()) {
       Visit& visit = next();
       if (visit.node == inputs_.get()) continue;
+      if (visit.node->next_edges().empty()) own_memory(visit.grads);
       variable_list results = call(*visit.node, std::move(visit.grads));
       visit.node->release_variables();
       const edge_list& edges = visit.node->next_edges();
