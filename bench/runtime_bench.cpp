@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "gpt/gpt.h"
+#include "pipewright/runtime/memory.h"
 #include "pipewright/runtime/pipeline.h"
 #include "pipewright/schedule/generate.h"
 
@@ -191,6 +192,7 @@ json train_gpt(Pipeline& pipeline, const gpt::Config& config, int steps) {
 }
 
 void serve_gpt(std::istream& in) {
+  keep_freed_memory();
   std::map<std::pair<std::string, std::int64_t>, Pipeline> pipelines;
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);

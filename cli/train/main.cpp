@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "pipewright/base/error.h"
+#include "pipewright/runtime/memory.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/train_options.h"
@@ -40,6 +41,7 @@ std::vector<double> train_all(const TrainOptions& options, Trainer& trainer) {
 
 void run(const TrainOptions& options) {
   options.check();
+  keep_freed_memory();
   Trainer trainer(options);
   if (!options.json) announce(options, trainer);
   const std::vector<double> losses = train_all(options, trainer);
