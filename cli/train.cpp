@@ -20,6 +20,7 @@ constexpr const char* kCompanion = "pipewright-train";
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / kCompanion;
   arguments.insert(arguments.begin(), companion);
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   execv(companion.c_str(), argv.data());

@@ -73,7 +73,7 @@ class RedrawnLine {
   RedrawnLine(const RedrawnLine&) = delete;
   RedrawnLine& operator=(const RedrawnLine&) = delete;
   ~RedrawnLine() {
-    if (drawn_) std::cout << std::endl;
+    if (drawn_) std::cout << '\n' << std::flush;
   }
 
   void draw(const std::string& text) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <sstream>
@@ -75,7 +76,7 @@ std::string loss_text(const std::vector<double>& losses) {
   const std::size_t width = std::min(losses.size(), kSparkWidth);
   for (std::size_t i = 0; i < width; ++i) {
     const double height = (losses[i * losses.size() / width] - least) / std::max(most - least, 1e-9);
-    out << kBars[static_cast<std::size_t>(height * (kBars.size() - 1) + 0.5)];
+    out << kBars[static_cast<std::size_t>(std::lround(height * (kBars.size() - 1)))];
   }
   out << ' ' << losses.back();
   return out.str();

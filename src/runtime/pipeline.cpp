@@ -160,10 +160,10 @@ class Pipeline::Impl {
     const auto found = forward_.find(microbatches);
     if (found != forward_.end()) return *found->second;
     if (forward_.size() == kForwardPlans) forward_.clear();
-    Schedule forwards = make_schedule({.name = "ForwardOnly",
-                                       .ranks = plan().rank_count(),
-                                       .microbatches = microbatches,
-                                       .placement = plan().placement});
+    const Schedule forwards = make_schedule({.name = "ForwardOnly",
+                                             .ranks = plan().rank_count(),
+                                             .microbatches = microbatches,
+                                             .placement = plan().placement});
     std::unique_ptr<PlanRunner>& runner = forward_[microbatches];
     runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), *transport_, models_,
                                           options_.loss, handlers, failure_);
@@ -266,7 +266,7 @@ std::vector<at::Tensor> Pipeline::parameters() const {
 }
 
 void Pipeline::zero_grad() {
-  for (at::Tensor& parameter : parameters()) parameter.mutable_grad().reset();
+  for (const at::Tensor& parameter : parameters()) parameter.mutable_grad().reset();
 }
 
 at::Tensor Pipeline::grad_norm(double p) const { return norm_of(impl_->gradients(false), p); }

@@ -90,7 +90,7 @@ std::vector<MicrobatchValues> split_batch(const Batch& batch, const SplitSpec& s
     const auto chunks = spec.stage_inputs.find(stage);
     split_values(values, chunks == spec.stage_inputs.end() ? std::vector<Chunk>() : chunks->second,
                  "stage " + std::to_string(stage) + " input", split,
-                 [stage = stage](MicrobatchValues& m) -> Values& { return m.stage_inputs[stage]; });
+                 [stage](MicrobatchValues& m) -> Values& { return m.stage_inputs[stage]; });
   }
   return split;
 }

@@ -33,7 +33,7 @@ Pipeline::StateDict state_of(const StageModels& models) {
   Pipeline::StateDict state;
   for (const auto& [stage, model] : models) {
     if (!model.module) continue;
-    const auto add = [&, stage = stage, &model = model](const auto& items) {
+    const auto add = [&](const auto& items) {
       for (const auto& item : items) {
         const std::string name = global_name(stage, model, item.key());
         const auto [found, is_new] = state.emplace(name, item.value());
