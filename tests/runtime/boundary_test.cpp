@@ -73,16 +73,6 @@ at::Tensor first_sum(const Values& outputs, const Values&) { return outputs.at(0
 
 constexpr const char* kTwoRanks = "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n";
 
-StepError failure_of(Pipeline& pipeline, std::vector<MicrobatchValues> data) {
-  try {
-    pipeline.step(presplit(std::move(data)));
-  } catch (const StepError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "the step succeeded";
-  return {-1, Action{}, "", nullptr};
-}
-
 std::vector<MicrobatchValues> data_of(const Values& first, const Values& second) {
   return {{first, {}, {}}, {second, {}, {}}};
 }

@@ -132,6 +132,16 @@ Batch joined(const std::vector<MicrobatchValues>& microbatches) {
   return batch;
 }
 
+StepError failure_of(Pipeline& pipeline, const std::vector<MicrobatchValues>& microbatches) {
+  try {
+    pipeline.step(presplit(microbatches));
+  } catch (const StepError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "the step succeeded";
+  return {-1, Action{}, "", nullptr};
+}
+
 void expect_parity(const Model& model, const Schedule& schedule) {
   expect_parity(model, schedule, options_for(model));
 }

@@ -53,6 +53,9 @@ Batch presplit(std::vector<MicrobatchValues> microbatches);
 /// Microbatches put together again along dimension 0.
 Batch joined(const std::vector<MicrobatchValues>& microbatches);
 
+/// What a step that is expected to fail throws.
+StepError failure_of(Pipeline& pipeline, const std::vector<MicrobatchValues>& microbatches);
+
 /// One step of the model by the schedule: losses and gradients as without it.
 void expect_parity(const Model& model, const Schedule& schedule);
 void expect_parity(const Model& model, const Schedule& schedule, PipelineOptions options);

@@ -11,17 +11,6 @@
 namespace pipewright {
 namespace {
 
-/// The error of a step that must fail.
-StepError failure_of(Pipeline& pipeline, const std::vector<MicrobatchValues>& data) {
-  try {
-    pipeline.step(presplit(data));
-  } catch (const StepError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "the step succeeded";
-  return {-1, Action{}, "", nullptr};
-}
-
 void expect_text(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
 }
