@@ -23,5 +23,6 @@ void add_simulate(CLI::App& app);
 void add_show(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_train(CLI::App& app);
+void add_launch(CLI::App& app);
 
 }  // namespace pipewright::cli
