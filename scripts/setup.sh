@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 declare -A packages=(
-  [build]="g++ cmake ninja-build ccache python3-venv libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev"
+  [build]="g++ cmake ninja-build ccache python3-venv libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
+    libgloo-dev"
   [test]="clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev chromium fonts-dejavu-core"
 )
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "pipewright/schedule/deadlock.h"
@@ -15,7 +17,12 @@
 #include "runtime/optim/norm.h"
 #include "runtime/optim/parameters.h"
 #include "runtime/optim/tied.h"
+#include "runtime/transport/c10d.h"
 #include "runtime/transport/inproc.h"
+#include "runtime/world/agreement.h"
+#include "runtime/world/remote_failure.h"
+#include "runtime/world/results.h"
+#include "runtime/world/world_impl.h"
 
 namespace pipewright {
 namespace {
@@ -50,10 +57,38 @@ class ThreadCount {
   int before_;
 };
 
-StageModels build_models(const Schedule& plan, const StageFactory& build) {
-  StageModels models;
-  for (Stage stage = 0; stage < plan.stage_count(); ++stage) models.emplace(stage, build(stage));
-  return models;
+/// For each rank the process where it runs.
+std::vector<int> place_ranks(Rank ranks, const PipelineOptions& options) {
+  const int size = options.world ? options.world->size() : 1;
+  if (!options.processes.empty()) {
+    if (options.processes.size() != static_cast<std::size_t>(ranks)) {
+      throw ArgumentError("processes are given for " + std::to_string(options.processes.size()) +
+                          " ranks, the schedule has " + std::to_string(ranks));
+    }
+    for (const int process : options.processes) {
+      if (process < 0 || process >= size) {
+        throw ArgumentError("there is no process " + std::to_string(process) + " in a world of " +
+                            std::to_string(size));
+      }
+    }
+    return options.processes;
+  }
+  if (ranks % size != 0) {
+    throw ArgumentError("a schedule of " + std::to_string(ranks) + " ranks does not fit a world of " +
+                        std::to_string(size) +
+                        " processes: start as many processes as there are ranks, or a divisor of that");
+  }
+  std::vector<int> processes;
+  for (Rank rank = 0; rank < ranks; ++rank) processes.push_back(rank / (ranks / size));
+  return processes;
+}
+
+std::vector<Rank> ranks_of(int process, const std::vector<int>& processes) {
+  std::vector<Rank> ranks;
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    if (processes[rank] == process) ranks.push_back(static_cast<Rank>(rank));
+  }
+  return ranks;
 }
 
 }  // namespace
@@ -62,21 +97,30 @@ class Pipeline::Impl {
  public:
   Impl(const Schedule& schedule, const StageFactory& build, PipelineOptions options)
       : options_(std::move(options)),
-        transport_(make_inproc_transport(options_.timeout)),
-        failure_(*transport_),
-        models_(build_models_checked(schedule, build)),
-        train_(std::move(plan_), *transport_, models_, options_.loss, handlers, failure_) {
+        plan_(checked_plan(schedule, options_.lower)),
+        processes_(place_ranks(plan_.rank_count(), options_)),
+        local_ranks_(ranks_of(world() ? world()->rank() : 0, processes_)),
+        transport_(world() ? make_c10d_transport(*world(), processes_, plan_.stage_count(), options_.timeout)
+                           : make_inproc_transport(options_.timeout)),
+        failure_(*transport_, [this](const StepError& error) { tell_others(error); }),
+        models_(build_models(build)),
+        train_(std::move(plan_), local_ranks_, *transport_, models_, options_.loss, handlers, failure_) {
     state_of(models_);  // names are distinct
-    tied_ = TiedParameters(options_.tied, pipewright::named_parameters(models_));
+    if (world()) {
+      check_agreement(*world(), plan(), processes_, models_);
+      others_ = world()->impl().on_failure(
+          [this](const std::string& word) { failure_.report_remote(remote_failure(word)); });
+    }
+    tied_ = TiedParameters(options_.tied, pipewright::named_parameters(models_), world());
     tied_.share_values();
     for (const std::vector<Action>& actions : plan().ranks) {
       trains_ |= std::ranges::any_of(actions, [](Action action) { return gives_weight_grad(action.kind); });
     }
-    const Rank ranks = plan().rank_count();
-    if (ranks > 1) {
+    if (local_ranks_.size() > 1) {
+      const auto ranks = static_cast<int>(local_ranks_.size());
       const int each = options_.threads_per_rank > 0 ? options_.threads_per_rank
                                                      : std::max(1, at::get_num_threads() / ranks);
-      workers_ = std::make_unique<Workers>(static_cast<std::size_t>(ranks), each);
+      workers_ = std::make_unique<Workers>(local_ranks_.size(), each);
     }
   }
 
@@ -92,7 +136,7 @@ class Pipeline::Impl {
     step.trace = options.trace;
     step.grad_scale = 1 / (denominator * options.accumulation);
     tied_.before_step();
-    StepResult result = run(train_, step, batch, denominator, options.outputs);
+    StepResult result = run(train_, step, batch, {denominator, options.outputs, options.everywhere});
     tied_.after_step();
     return result;
   }
@@ -100,17 +144,18 @@ class Pipeline::Impl {
   StepResult eval(const Batch& batch, const EvalOptions& options) {
     Step step;
     PlanRunner& runner = forward_runner(prepare_forward(batch, options, step));
-    return run(runner, step, batch, denominator_of(options.denominator, runner.plan().microbatches),
-               options.outputs);
+    const double denominator = denominator_of(options.denominator, runner.plan().microbatches);
+    return run(runner, step, batch, {denominator, options.outputs, options.everywhere});
   }
 
   void infer(const Batch& batch, const OutputHandler& on_output, const EvalOptions& options) {
     Step step;
     PlanRunner& runner = forward_runner(prepare_forward(batch, options, step));
     step.on_output = on_output;
-    run(runner, step, batch, 1, false);
+    run(runner, step, batch, {.denominator = 1, .keep_outputs = false, .everywhere = false});
   }
 
+  World* world() const { return options_.world.get(); }
   const Schedule& plan() const { return train_.plan(); }
   StageModels& models() { return models_; }
   const StageModels& models() const { return models_; }
@@ -132,10 +177,27 @@ class Pipeline::Impl {
   /// Forward plans are kept for so many numbers of microbatches.
   static constexpr std::size_t kForwardPlans = 8;
 
-  StageModels build_models_checked(const Schedule& schedule, const StageFactory& build) {
-    plan_ = checked_plan(schedule, options_.lower);
-    return build_models(plan_, build);
+  struct Results {
+    double denominator;
+    bool keep_outputs;
+    bool everywhere;
+  };
+
+  StageModels build_models(const StageFactory& build) const {
+    StageModels models;
+    for (Stage stage = 0; stage < plan_.stage_count(); ++stage) {
+      const Rank rank = plan_.placement[static_cast<std::size_t>(stage)];
+      if (std::ranges::find(local_ranks_, rank) != local_ranks_.end()) models.emplace(stage, build(stage));
+    }
+    return models;
   }
+
+  void tell_others(const StepError& error) const {
+    if (world()) world()->impl().report_failure(to_word(error));
+  }
+
+  /// The process of the last stage, where losses and outputs are.
+  int last_process() const { return processes_[static_cast<std::size_t>(plan().placement.back())]; }
 
   static double denominator_of(const std::optional<double>& given, Microbatch microbatches) {
     const double denominator = given.value_or(microbatches);
@@ -165,17 +227,33 @@ class Pipeline::Impl {
                                              .microbatches = microbatches,
                                              .placement = plan().placement});
     std::unique_ptr<PlanRunner>& runner = forward_[microbatches];
-    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), *transport_, models_,
-                                          options_.loss, handlers, failure_);
+    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), local_ranks_, *transport_,
+                                          models_, options_.loss, handlers, failure_);
     return *runner;
   }
 
-  StepResult run(PlanRunner& runner, Step& step, const Batch& batch, double denominator, bool keep_outputs) {
+  /// Cuts the batch. What is wrong with it here the others must hear of, too.
+  std::vector<MicrobatchValues> split(const Batch& batch, Microbatch microbatches) const {
+    try {
+      return split_batch(batch, options_.split, microbatches);
+    } catch (const std::exception& error) {
+      if (world()) {
+        world()->impl().report_failure("process " + std::to_string(world()->rank()) + ": " + error.what());
+      }
+      throw;
+    }
+  }
+
+  StepResult run(PlanRunner& runner, Step& step, const Batch& batch, const Results& wanted) {
+    if (world()) {
+      if (const std::optional<std::string> word = world()->impl().failure()) throw remote_failure(*word);
+    }
     const Microbatch microbatches = runner.plan().microbatches;
-    step.microbatches = split_batch(batch, options_.split, microbatches);
+    step.microbatches = split(batch, microbatches);
+    if (world() && step.trace) world()->all_gather({});  // so that all start at the same time
     step.losses.resize(static_cast<std::size_t>(microbatches));
     std::vector<Values> outputs;
-    if (keep_outputs) {
+    if (wanted.keep_outputs) {
       outputs.resize(static_cast<std::size_t>(microbatches));
       step.on_output = [&](Microbatch microbatch, Values values) {
         outputs[static_cast<std::size_t>(microbatch)] = std::move(values);
@@ -190,29 +268,43 @@ class Pipeline::Impl {
 
     const at::AutoGradMode no_grad(false);
     StepResult result;
-    if (step.losses.front().defined()) {
-      result.losses = std::move(step.losses);
-      for (at::Tensor& loss : result.losses) {
-        if (loss.dim() != 0) loss = loss.reshape({});
-      }
-      result.loss = at::stack(result.losses).sum().div_(denominator);
+    if (step.losses.front().defined()) result.losses = std::move(step.losses);
+    for (at::Tensor& loss : result.losses) {
+      if (loss.dim() != 0) loss = loss.reshape({});
     }
-    if (keep_outputs) result.outputs = merge_outputs(outputs, options_.merge);
+    if (wanted.keep_outputs && (!world() || world()->rank() == last_process())) {
+      result.outputs = merge_outputs(outputs, options_.merge);
+    }
     if (step.trace) result.timeline = runner.take_timeline();
+    if (world() && wanted.everywhere) share(result, step);
+    if (!result.losses.empty()) result.loss = at::stack(result.losses).sum().div_(wanted.denominator);
     result.peak_live = runner.peak_live();
     return result;
   }
 
+  /// Gives every process what only some have: losses and outputs, and the times of their ranks.
+  void share(StepResult& result, const Step& step) const {
+    Values values = {result.losses.empty() ? at::Tensor() : at::stack(result.losses)};
+    values.insert(values.end(), result.outputs.begin(), result.outputs.end());
+    values = broadcast(*world(), values, last_process());
+    result.losses = values.front().defined() ? values.front().unbind() : std::vector<at::Tensor>();
+    result.outputs.assign(values.begin() + 1, values.end());
+    if (step.trace) gather_timeline(*world(), processes_, step.start, result.timeline);
+  }
+
   PipelineOptions options_;
+  Schedule plan_;                     // only until the training runner has it
+  const std::vector<int> processes_;  // of each rank
+  const std::vector<Rank> local_ranks_;
   std::unique_ptr<Transport> transport_;
   Failure failure_;
-  Schedule plan_;  // only until the training runner has it
   StageModels models_;
   PlanRunner train_;
   bool trains_ = false;  // the plan has backwards
   std::map<Microbatch, std::unique_ptr<PlanRunner>> forward_;
   TiedParameters tied_;
   std::unique_ptr<Workers> workers_;
+  std::unique_ptr<World::Impl::Subscription> others_;  // to their failures
 };
 
 Pipeline::Pipeline(const Schedule& schedule, const StageFactory& build, PipelineOptions options)
@@ -269,7 +361,10 @@ void Pipeline::zero_grad() {
   for (const at::Tensor& parameter : parameters()) parameter.mutable_grad().reset();
 }
 
-at::Tensor Pipeline::grad_norm(double p) const { return norm_of(impl_->gradients(false), p); }
+at::Tensor Pipeline::grad_norm(double p) const {
+  const at::Tensor own = norm_of(impl_->gradients(false), p);
+  return impl_->world() ? norm_over(*impl_->world(), own, p) : own;
+}
 
 at::Tensor Pipeline::clip_grad_norm(double max_norm, double p) {
   at::Tensor norm = grad_norm(p);
@@ -280,7 +375,20 @@ at::Tensor Pipeline::clip_grad_norm(double max_norm, double p) {
 Pipeline::StateDict Pipeline::state_dict() const { return state_of(impl_->models()); }
 
 void Pipeline::load_state_dict(const StateDict& state) {
-  load_state(state, state_dict());
+  const StateDict own = state_dict();
+  std::set<std::string> elsewhere;
+  if (World* world = impl_->world()) {
+    std::string names;
+    for (const auto& [name, tensor] : own) names += name + "\n";
+    for (const std::string& list : world->all_gather(names)) {
+      std::istringstream lines(list);
+      for (std::string name; std::getline(lines, name);) elsewhere.insert(name);
+    }
+  }
+  std::string problems = load_problems(state, own, elsewhere);
+  if (World* world = impl_->world()) problems = first_error(*world, problems);
+  if (!problems.empty()) throw ArgumentError(problems);
+  load_state(state, own);
   impl_->tied().share_values();
 }
 

@@ -71,7 +71,7 @@ TEST_P(SplitBackward, GivesTheGradientsOfAWholeOne) {
 TEST_P(SplitBackward, ComputesNoHeavyOperatorTwice) {
   const Model model = case_model(GetParam(), true, true);
   Unsplit unsplit(model);
-  Pipeline pipeline = make_pipeline(model, split_schedule(3));
+  Pipeline pipeline = make_local_pipeline(model, split_schedule(3));
   const auto data = model.data(3);
   Counts whole;
   {
@@ -88,7 +88,7 @@ TEST_P(SplitBackward, ComputesNoHeavyOperatorTwice) {
 TEST(SplitOfDenseLayers, LeavesOneProductALayerToTheWeights) {
   Model model = dropout();
   model.layers = std::vector(6, dense(4, 4));
-  Pipeline pipeline = make_pipeline(model, parse_csv("0F0,0I0,0W0\n1F0,1I0,1W0\n2F0,2I0,2W0\n"));
+  Pipeline pipeline = make_local_pipeline(model, parse_csv("0F0,0I0,0W0\n1F0,1I0,1W0\n2F0,2I0,2W0\n"));
   const OperatorCounter counter;
   pipeline.step(presplit(model.data(1)));
   for (const char* stage : {"1", "2"}) {
@@ -106,7 +106,7 @@ TEST(SplitOfACustomFunction, AsksForEveryGradientOnce) {
                                return Values{numbers(static_cast<std::uint64_t>(k), {3, 4})};
                              }};
   const Model model = case_model(product, true, true);
-  Pipeline pipeline = make_pipeline(model, split_schedule(3));
+  Pipeline pipeline = make_local_pipeline(model, split_schedule(3));
   CountingProduct::input_gradients = 0;
   CountingProduct::weight_gradients = 0;
   pipeline.step(presplit(model.data(3)));
@@ -148,7 +148,7 @@ TEST(UnsplitStages, AreThoseWhoseOperatorsCannotBeSplit) {
                              }};
   Model model = case_model(product, true, false);
   model.layers = {dense(4, 4), product.layer, dense(4, 4)};
-  Pipeline pipeline = make_pipeline(model, split_schedule(3));
+  Pipeline pipeline = make_local_pipeline(model, split_schedule(3));
   pipeline.step(presplit(model.data(3)));
   const auto unsplit = pipeline.unsplit_stages();
   ASSERT_EQ(unsplit.count(1), 1U);
@@ -157,7 +157,8 @@ TEST(UnsplitStages, AreThoseWhoseOperatorsCannotBeSplit) {
 }
 
 TEST(UnsplitStages, AreNoneWhereNothingIsSplit) {
-  Pipeline pipeline = make_pipeline(mlp(), make_schedule({.name = "1F1B", .ranks = 2, .microbatches = 3}));
+  Pipeline pipeline =
+      make_local_pipeline(mlp(), make_schedule({.name = "1F1B", .ranks = 2, .microbatches = 3}));
   pipeline.step(presplit(mlp().data(3)));
   EXPECT_TRUE(pipeline.unsplit_stages().empty());
 }
@@ -179,7 +180,8 @@ TEST(HooksOfParameters, RunOnceAMicrobatch) {
   model.layers = std::vector(2, dense(4, 4));
   for (const char* name : {"1F1B", "ZB-H1"}) {
     SCOPED_TRACE(name);
-    Pipeline pipeline = make_pipeline(model, make_schedule({.name = name, .ranks = 2, .microbatches = 3}));
+    Pipeline pipeline =
+        make_local_pipeline(model, make_schedule({.name = name, .ranks = 2, .microbatches = 3}));
     std::map<std::string, std::atomic<int>> counts;
     std::vector<decltype(torch::autograd::impl::grad_accumulator(at::Tensor()))> accumulators;
     for (const auto& [parameter_name, parameter] : pipeline.named_parameters()) {

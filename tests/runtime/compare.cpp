@@ -5,6 +5,20 @@
 namespace pipewright {
 namespace {
 
+/// Started by a launcher, the tests' pipelines are spread over its processes.
+std::shared_ptr<World>& the_world() {
+  static std::shared_ptr<World> world;
+  return world;
+}
+class JoinedWorld : public testing::Environment {
+ public:
+  void SetUp() override {
+    if (const auto options = world_from_environment()) the_world() = std::make_shared<World>(*options);
+  }
+  void TearDown() override { the_world().reset(); }
+};
+const auto* const kJoinedWorld = testing::AddGlobalTestEnvironment(new JoinedWorld);
+
 /// On tensors of a few numbers, the threads of an operator only wait for each other.
 class OneThreadAnOperator : public testing::Environment {
  public:
@@ -89,6 +103,14 @@ void expect_gradients(const Pipeline& pipeline, const Gradients& expected) {
     EXPECT_TRUE(close(parameter.grad(), unseen.at(name))) << "gradient of " << name;
     unseen.erase(name);
   }
+  if (test_world()) {
+    std::string own;
+    for (const auto& [name, parameter] : pipeline.named_parameters()) own += name + "\n";
+    for (const std::string& list : test_world()->all_gather(own)) {
+      std::istringstream names(list);
+      for (std::string name; std::getline(names, name);) unseen.erase(name);
+    }
+  }
   for (const auto& [name, gradient] : unseen) ADD_FAILURE() << name << " is missing";
 }
 
@@ -101,7 +123,22 @@ PipelineOptions options_for(const Model& model) {
 }
 
 Pipeline make_pipeline(const Model& model, const Schedule& schedule) {
+  return Pipeline(schedule, cut(model, schedule.stage_count()), in_world(options_for(model), schedule));
+}
+
+Pipeline make_local_pipeline(const Model& model, const Schedule& schedule) {
   return Pipeline(schedule, cut(model, schedule.stage_count()), options_for(model));
+}
+
+std::shared_ptr<World> test_world() { return the_world(); }
+
+PipelineOptions in_world(PipelineOptions options, const Schedule& schedule) {
+  options.world = test_world();
+  if (!options.world) return options;
+  for (Rank rank = 0; rank < schedule.rank_count(); ++rank) {
+    options.processes.push_back(rank % options.world->size());
+  }
+  return options;
 }
 
 Batch presplit(std::vector<MicrobatchValues> microbatches) {
@@ -150,7 +187,7 @@ void expect_parity(const Model& model, const Schedule& schedule, PipelineOptions
   const auto data = model.data(schedule.microbatches);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
-  Pipeline pipeline(schedule, cut(model, schedule.stage_count()), std::move(options));
+  Pipeline pipeline(schedule, cut(model, schedule.stage_count()), in_world(std::move(options), schedule));
   expect_losses(pipeline.step(presplit(data)), expected);
   expect_gradients(pipeline, unsplit.gradients());
 }

@@ -42,12 +42,19 @@ class Unsplit {
 testing::AssertionResult close(const at::Tensor& actual, const at::Tensor& expected);
 
 void expect_losses(const StepResult& actual, const Unsplit::Result& expected);
-/// Every parameter by its name, those without gradient too.
+/// Every parameter by its name, those without gradient too; of all processes together.
 void expect_gradients(const Pipeline& pipeline, const Gradients& expected);
 
 /// Loss and tied parameters of the model, and a time-out that ends a hung test.
 PipelineOptions options_for(const Model& model);
 Pipeline make_pipeline(const Model& model, const Schedule& schedule);
+/// In this process alone, for tests that look into it.
+Pipeline make_local_pipeline(const Model& model, const Schedule& schedule);
+
+/// The processes that run these tests together; null where this one runs them alone.
+std::shared_ptr<World> test_world();
+/// Spreads the schedule's ranks over them, neighbours apart from each other.
+PipelineOptions in_world(PipelineOptions options, const Schedule& schedule);
 
 Batch presplit(std::vector<MicrobatchValues> microbatches);
 /// Microbatches put together again along dimension 0.

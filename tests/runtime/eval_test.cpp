@@ -86,7 +86,8 @@ TEST_P(Eval, RunsStagesWithoutGradients) {
   EXPECT_EQ(result.outputs.size(), 1U);
 }
 
-Pipeline two_stages() { return make_pipeline(mlp(), parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")); }
+Schedule two_ranks() { return parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"); }
+Pipeline two_stages() { return make_pipeline(mlp(), two_ranks()); }
 
 TEST(EvalLoss, IsAbsentWithoutTargets) {
   Pipeline pipeline = two_stages();
@@ -113,7 +114,7 @@ TEST(EvalLoss, ComesWithoutOutputsIfTheyAreNotAskedFor) {
 
 TEST(Infer, HandsOverEveryMicrobatchOnce) {
   Pipeline pipeline =
-      make_pipeline(mlp(), make_schedule({.name = "DualPipeV", .ranks = 2, .microbatches = 4}));
+      make_local_pipeline(mlp(), make_schedule({.name = "DualPipeV", .ranks = 2, .microbatches = 4}));
   const auto data = mlp().data(7);
   Unsplit unsplit(mlp());
   const auto expected = unsplit.run(data);
@@ -163,7 +164,7 @@ TEST(Infer, HandsOverOutputsAsTheyCome) {
 }
 
 TEST(Infer, NamesTheActionWhoseOutputWasRefused) {
-  Pipeline pipeline = two_stages();
+  Pipeline pipeline = make_local_pipeline(mlp(), two_ranks());
   const auto data = mlp().data(2);
   try {
     pipeline.infer(presplit(data), [](Microbatch microbatch, const Values&) {

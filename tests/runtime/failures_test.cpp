@@ -44,7 +44,7 @@ TEST_P(Failure, OfAnyStageIsNamedAndTheNextStepIsRight) {
   const auto data = model.data(4);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
-  Pipeline pipeline = make_pipeline(model, schedule);
+  Pipeline pipeline = make_local_pipeline(model, schedule);
 
   for (Stage stage = 0; stage < schedule.stage_count(); ++stage) {
     for (const auto place : {Fault::Forward, Fault::InputGradient, Fault::WeightGradient}) {
@@ -73,7 +73,7 @@ TEST_P(Failure, OfTheLossIsThatOfTheLastForward) {
     if (microbatch_now() == 1) throw Thrown("thrown in a loss");
     return squared_error(outputs, targets);
   };
-  Pipeline pipeline = make_pipeline(model, schedule);
+  Pipeline pipeline = make_local_pipeline(model, schedule);
   const StepError error = failure_of(pipeline, model.data(3));
   expect_thrown_at(error, schedule, schedule.last_stage(), 1);
   EXPECT_EQ(error.action.kind, Kind::F);
@@ -85,7 +85,7 @@ TEST_P(Failure, OfAHandlerIsThatOfItsAction) {
   const auto data = model.data(3);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
-  Pipeline pipeline = make_pipeline(model, schedule);
+  Pipeline pipeline = make_local_pipeline(model, schedule);
   for (const Kind kind : {Kind::F, Kind::B, Kind::I, Kind::W, Kind::SendF, Kind::RecvF, Kind::SendB,
                           Kind::RecvB, Kind::Unshard, Kind::Reshard, Kind::ReduceGrad}) {
     const Schedule& plan = pipeline.plan();
@@ -150,7 +150,7 @@ TEST(StepFailure, OfAnEvalLeavesThePipelineUsable) {
   const auto data = model.data(3);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
-  Pipeline pipeline = make_pipeline(model, schedule);
+  Pipeline pipeline = make_local_pipeline(model, schedule);
   for (const Stage stage : {0, 1, 2, 3}) {
     fault->arm(Fault::Forward, stage, 1);
     try {

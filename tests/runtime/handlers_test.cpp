@@ -48,7 +48,7 @@ TEST_P(HandlersOf, EveryKindSeeEveryActionAndCanRunIt) {
   const auto data = model.data(5);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
-  Pipeline pipeline = make_pipeline(model, schedule);
+  Pipeline pipeline = make_local_pipeline(model, schedule);
   Record record;
   for (const Kind kind : kKinds) {
     pipeline.set_handler(kind, [&record](const ActionContext& context) {
@@ -79,7 +79,7 @@ TEST(OverlapHandler, SeesWholeCellsAndCanRunTheirParts) {
   const auto data = model.data(6);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
-  Pipeline pipeline = make_pipeline(model, schedule);
+  Pipeline pipeline = make_local_pipeline(model, schedule);
   const auto fused = [](Action action) { return action.fused_with_next; };
   std::ptrdiff_t planned = 0;
   for (const auto& actions : pipeline.plan().ranks) {
@@ -111,7 +111,7 @@ TEST(OverlapHandler, SeesWholeCellsAndCanRunTheirParts) {
 }
 
 TEST(Handler, MayRunNoPartThatIsNotOfItsCell) {
-  Pipeline pipeline = make_pipeline(mlp(), parse_csv("0F0,0B0\n1F0,1B0\n"));
+  Pipeline pipeline = make_local_pipeline(mlp(), parse_csv("0F0,0B0\n1F0,1B0\n"));
   pipeline.set_handler(Kind::B, [](const ActionContext& context) {
     context.run_part(make_action(context.cell[0].stage, Kind::F, 0));
   });
@@ -120,7 +120,7 @@ TEST(Handler, MayRunNoPartThatIsNotOfItsCell) {
 
 TEST(Handler, SeesWhatItsActionIsPartOf) {
   const auto data = mlp().data(2);
-  Pipeline pipeline = make_pipeline(mlp(), parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
+  Pipeline pipeline = make_local_pipeline(mlp(), parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
   std::atomic<int> calls = 0;
   const auto look = [&](const ActionContext& context) {
     ++calls;
@@ -156,7 +156,8 @@ TEST(Handler, CanStandInForAReduction) {
   Gradients expected = unsplit.gradients();
   for (auto& [name, gradient] : expected) gradient = gradient * 0.5;
   for (const char* name : {"1F1B", "ZBVZeroBubble", "DualPipeV"}) {
-    Pipeline pipeline = make_pipeline(model, make_schedule({.name = name, .ranks = 2, .microbatches = 4}));
+    Pipeline pipeline =
+        make_local_pipeline(model, make_schedule({.name = name, .ranks = 2, .microbatches = 4}));
     pipeline.set_handler(Kind::ReduceGrad, [](const ActionContext& context) {
       const torch::NoGradGuard no_grad;
       for (at::Tensor& parameter : context.stage(context.cell[0].stage).module->parameters()) {
@@ -174,7 +175,8 @@ TEST(Handler, ThatReplacesComputeLeavesNothingForTheNextStep) {
   const auto data = model.data(3);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
-  Pipeline pipeline = make_pipeline(model, make_schedule({.name = "ZB-H1", .ranks = 3, .microbatches = 3}));
+  Pipeline pipeline =
+      make_local_pipeline(model, make_schedule({.name = "ZB-H1", .ranks = 3, .microbatches = 3}));
   const Kind compute[] = {Kind::F, Kind::B, Kind::I, Kind::W};
   for (const Kind kind : compute) pipeline.set_handler(kind, [](const ActionContext&) {});
   for (int step = 0; step < 2; ++step) {

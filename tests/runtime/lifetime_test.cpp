@@ -116,7 +116,7 @@ TEST_P(Lifetime, PeakIsTheSimulators) {
     for (const Microbatch microbatches : {1, 3, 8}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " microbatches");
       const Schedule schedule = make_schedule(GetParam(), ranks, microbatches);
-      Pipeline pipeline = make_pipeline(dropout(), schedule);
+      Pipeline pipeline = make_local_pipeline(dropout(), schedule);
       Costs costs = uniform_costs(schedule.placement);
       for (StageCosts& stage : costs.stages) stage.activation = 1;
       const Metrics expected = measure(simulate(pipeline.plan(), costs), costs);
@@ -240,7 +240,7 @@ TEST(LifetimeInEval, EndsWhenTheNextStageHasRun) {
 }
 
 TEST(LifetimeOfBatches, IsTheCallers) {
-  Pipeline pipeline = make_pipeline(dropout(), parse_csv("0F0,0B0\n1F0,1B0\n"));
+  Pipeline pipeline = make_local_pipeline(dropout(), parse_csv("0F0,0B0\n1F0,1B0\n"));
   auto data = dropout().data(1);
   const auto inputs = data[0].inputs[0].storage().getWeakStorageImpl();
   const auto targets = data[0].targets[0].storage().getWeakStorageImpl();

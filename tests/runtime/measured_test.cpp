@@ -204,7 +204,7 @@ std::unique_ptr<at::ObserverContext> see_range(const at::RecordFunction& call) {
 
 TEST(ProfilerRanges, AreNamedAfterTheirActions) {
   Pipeline pipeline =
-      make_pipeline(mlp(), make_schedule({.name = "DualPipeV", .ranks = 2, .microbatches = 5}));
+      make_local_pipeline(mlp(), make_schedule({.name = "DualPipeV", .ranks = 2, .microbatches = 5}));
   std::multiset<std::string> expected;
   for (const auto& actions : pipeline.plan().ranks) {
     for (const Action action : actions) {

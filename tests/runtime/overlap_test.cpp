@@ -68,7 +68,7 @@ struct Meeting {
     Unsplit unsplit(model);
     const auto expected = unsplit.run(data);
     armed = true;
-    Pipeline pipeline = make_pipeline(model, parse_csv(csv));
+    Pipeline pipeline = make_local_pipeline(model, parse_csv(csv));
     expect_losses(pipeline.step(presplit(data)), expected);
     expect_gradients(pipeline, unsplit.gradients());
     EXPECT_TRUE(met_in_forward);
@@ -106,7 +106,8 @@ TEST(Overlap, FailureOfEitherPartIsNamed) {
   for (const bool in_forward : {true, false}) {
     Model model = dropout();
     model.layers = {dense(4, 4), dense(4, 4)};
-    Pipeline pipeline = make_pipeline(model, parse_csv("0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1\n"));
+    Pipeline pipeline =
+        make_local_pipeline(model, parse_csv("0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1\n"));
     pipeline.set_handler(in_forward ? Kind::F : Kind::B, [in_forward](const ActionContext& context) {
       const Action action = context.cell.front();
       if (action.microbatch == (in_forward ? 1U : 0U) && action.stage == (in_forward ? 0 : 1)) {

@@ -98,7 +98,7 @@ at::Tensor parameter_of(const Pipeline& pipeline, const std::string& wanted) {
 }
 
 TEST(TiedParameters, AreEqualFromTheStart) {
-  const Pipeline pipeline = make_pipeline(gpt(), schedule_of("1F1B"));
+  const Pipeline pipeline = make_local_pipeline(gpt(), schedule_of("1F1B"));
   const Unsplit unsplit(gpt());
   const at::Tensor tokens = parameter_of(pipeline, "l0.tokens");
   const at::Tensor head = parameter_of(pipeline, "l5.weight");
@@ -110,7 +110,7 @@ TEST(TiedParameters, AreEqualFromTheStart) {
 }
 
 TEST(TiedParameters, AreEqualAfterLoading) {
-  Pipeline pipeline = make_pipeline(gpt(), schedule_of("1F1B"));
+  Pipeline pipeline = make_local_pipeline(gpt(), schedule_of("1F1B"));
   Pipeline::StateDict state;
   for (const auto& [name, tensor] : pipeline.state_dict()) state[name] = torch::full_like(tensor, 2);
   state["l5.weight"] = torch::full_like(state["l5.weight"], 3);
@@ -156,7 +156,7 @@ TEST(TiedParameters, ThatCannotBeOneAreRefused) {
 
 TEST(StateDict, OfOneSplitLoadsUnderAnother) {
   const Model model = gpt();
-  Pipeline trained = make_pipeline(model, schedule_of("1F1B"));
+  Pipeline trained = make_local_pipeline(model, schedule_of("1F1B"));
   trained.step(presplit(model.data(3)));
   {
     const torch::NoGradGuard no_grad;
@@ -166,7 +166,7 @@ TEST(StateDict, OfOneSplitLoadsUnderAnother) {
   for (const auto& [name, tensor] : trained.state_dict()) saved[name] = tensor.detach().clone();
 
   Pipeline other =
-      make_pipeline(model, make_schedule({.name = "ZBVZeroBubble", .ranks = 3, .microbatches = 3}));
+      make_local_pipeline(model, make_schedule({.name = "ZBVZeroBubble", .ranks = 3, .microbatches = 3}));
   other.load_state_dict(saved);
   const auto data = model.data(3);
   const StepResult expected = trained.eval(presplit(data));
@@ -197,7 +197,7 @@ std::string load_refusal(Pipeline& pipeline, const Pipeline::StateDict& state) {
 }
 
 TEST(StateDict, ThatDoesNotFitIsRefusedAndChangesNothing) {
-  Pipeline pipeline = make_pipeline(mlp(), schedule_of("1F1B"));
+  Pipeline pipeline = make_local_pipeline(mlp(), schedule_of("1F1B"));
   Pipeline::StateDict before;
   Pipeline::StateDict zeros;
   for (const auto& [name, tensor] : pipeline.state_dict()) {
@@ -235,7 +235,8 @@ TEST(NamedParameters, AreThoseOfTheUnsplitModelIfToldSo) {
   const Unsplit unsplit(mlp());
   for (const char* name : {"1F1B", "Interleaved1F1B", "V-Half"}) {
     std::set<std::string> names;
-    for (const auto& [parameter_name, tensor] : make_pipeline(mlp(), schedule_of(name)).named_parameters()) {
+    for (const auto& [parameter_name, tensor] :
+         make_local_pipeline(mlp(), schedule_of(name)).named_parameters()) {
       EXPECT_TRUE(names.insert(parameter_name).second) << parameter_name;
     }
     std::set<std::string> expected;

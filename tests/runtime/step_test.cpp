@@ -157,7 +157,7 @@ TEST(Step, MergesOutputsAsTold) {
 }
 
 TEST(Step, RefusesABatchThatDoesNotFit) {
-  Pipeline pipeline = make_pipeline(mlp(), parse_csv(kOutOfOrder));
+  Pipeline pipeline = make_local_pipeline(mlp(), parse_csv(kOutOfOrder));
   EXPECT_THROW(pipeline.step(presplit(mlp().data(2))), ArgumentError);
   EXPECT_THROW(pipeline.step({numbers(1, {2, 3})}, {numbers(2, {2, 9})}), ArgumentError);
   const auto data = mlp().data(3);

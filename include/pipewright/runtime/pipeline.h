@@ -14,6 +14,7 @@
 #include "pipewright/runtime/errors.h"
 #include "pipewright/runtime/microbatch.h"
 #include "pipewright/runtime/stage_model.h"
+#include "pipewright/runtime/world.h"
 #include "pipewright/schedule/lower.h"
 #include "pipewright/schedule/schedule.h"
 #include "pipewright/schedule/timeline.h"
@@ -38,6 +39,11 @@ struct PipelineOptions {
   int threads_per_rank = 0;
   /// How a compute-only schedule becomes a plan.
   LowerOptions lower = {};
+  /// The processes among which the ranks are spread; null: all ranks are threads of this one.
+  /// Every process makes the pipeline, and calls its functions, in the same order.
+  std::shared_ptr<World> world = {};
+  /// For each rank the process where it runs. Empty: equally many ranks, in order, on each.
+  std::vector<int> processes = {};
 };
 
 struct StepOptions {
@@ -51,6 +57,9 @@ struct StepOptions {
   bool outputs = false;
   /// Take the time of every action.
   bool trace = false;
+  /// Losses, outputs and timelines, where they are asked for, reach every process, and not only that of
+  /// the last stage: one broadcast.
+  bool everywhere = true;
 };
 
 struct EvalOptions {
@@ -59,6 +68,7 @@ struct EvalOptions {
   std::optional<double> denominator = {};
   bool outputs = true;
   bool trace = false;
+  bool everywhere = true;
 };
 
 struct StepResult {
@@ -91,7 +101,9 @@ struct ActionContext {
 };
 using Handler = std::function<void(const ActionContext&)>;
 
-/// A model cut into stages, run by a schedule. The ranks are threads of this process.
+/// A model cut into stages, run by a schedule. The ranks are threads of this process, or of
+/// several: then stages, parameters and gradients here are those of its own ranks,
+/// and batches need to have only what its own stages take.
 ///
 /// One thread at a time may use a Pipeline; the stages, the loss and handlers
 /// are called on the ranks' threads. A step adds to the parameters' gradients;
@@ -141,8 +153,8 @@ class Pipeline {
   /// Parameters and buffers by their global names: the tensors themselves, not copies.
   using StateDict = std::map<std::string, at::Tensor>;
   StateDict state_dict() const;
-  /// Copies values in. Throws ArgumentError that names what is missing, unknown or
-  /// of another shape, before anything is changed.
+  /// Copies values in. Throws ArgumentError that names what is missing, of another shape or unknown
+  /// to all processes, before anything is changed.
   void load_state_dict(const StateDict& state);
 
   /// Stages whose I had to run the whole backward in the steps so far, with the reason.

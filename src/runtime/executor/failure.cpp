@@ -3,9 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <string>
-#include <utility>
-
-#include "pipewright/runtime/errors.h"
 
 namespace pipewright {
 namespace {
@@ -24,25 +21,35 @@ std::string message_of(const std::exception_ptr& cause) {
 
 }  // namespace
 
-void Failure::report(Rank rank, Action action, std::exception_ptr cause) {
+void Failure::report(Rank rank, Action action, const std::exception_ptr& cause) {
+  const StepError error(rank, action,
+                        "rank " + std::to_string(rank) + ", " + to_text(action) + " (stage " +
+                            std::to_string(action.stage) + "): " + message_of(cause),
+                        cause);
+  if (keep(error) && tell_) tell_(error);
+}
+
+void Failure::report_remote(const StepError& error) { keep(error); }
+
+bool Failure::keep(const StepError& error) {
+  bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!first_) first_ = First{rank, action, std::move(cause)};
+    is_first = !first_.has_value();
+    if (is_first) first_.emplace(error);
   }
   raised_ = true;
   transport_.abort();
+  return is_first;
 }
 
 void Failure::rethrow() {
   const std::lock_guard lock(mutex_);
   if (!first_) return;
-  const First first = *first_;
+  const StepError first = *first_;
   first_.reset();
   raised_ = false;
-  throw StepError(first.rank, first.action,
-                  "rank " + std::to_string(first.rank) + ", " + to_text(first.action) + " (stage " +
-                      std::to_string(first.action.stage) + "): " + message_of(first.cause),
-                  first.cause);
+  throw first;
 }
 
 }  // namespace pipewright

@@ -26,6 +26,24 @@ std::pair<Stage, Stage> ends_of(Action message) {
   }
 }
 
+/// For each microbatch that comes through a channel, how many of its messages have been taken
+/// when this one's RECV is reached.
+std::vector<std::size_t> taken_before_posts(const Schedule& plan, Stage from, Stage to) {
+  std::vector<std::size_t> taken_before(static_cast<std::size_t>(plan.microbatches));
+  const Kind receive = from < to ? Kind::RecvF : Kind::RecvB;
+  std::size_t taken = 0;
+  for (const Action action :
+       plan.ranks[static_cast<std::size_t>(plan.placement[static_cast<std::size_t>(to)])]) {
+    if (static_cast<Stage>(action.stage) != to) continue;
+    if (action.kind == receive) {
+      taken_before[action.microbatch] = taken;
+    } else if (from < to ? action.kind == Kind::F : gives_input_grad(action.kind)) {
+      ++taken;
+    }
+  }
+  return taken_before;
+}
+
 }  // namespace
 
 bool independent(std::span<const Action> cell) {
@@ -60,6 +78,7 @@ Program compile(const Schedule& plan, Rank rank, Transport& transport) {
 
   const std::vector<Action>& actions = plan.ranks[static_cast<std::size_t>(rank)];
   std::map<std::pair<Channel*, std::uint32_t>, std::int64_t> receives;
+  std::map<Channel*, std::vector<std::size_t>> taken_before;  // of the channels that this rank sends to
   for (std::size_t at = 0; at < actions.size(); ++at) {
     const Action action = actions[at];
     Instruction instruction{.action = action,
@@ -69,6 +88,10 @@ Program compile(const Schedule& plan, Rank rank, Transport& transport) {
       instruction.channel = channel_between(from, to);
       if (is_receive(action.kind)) {
         receives[{instruction.channel, action.microbatch}] = static_cast<std::int64_t>(at);
+      } else {
+        std::vector<std::size_t>& counts = taken_before[instruction.channel];
+        if (counts.empty()) counts = taken_before_posts(plan, from, to);
+        instruction.taken_before = counts[action.microbatch];
       }
     } else if (action.kind == Kind::F || gives_input_grad(action.kind)) {
       const Stage source = source_stage(action, plan.stage_count());

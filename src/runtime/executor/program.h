@@ -21,6 +21,8 @@ struct Instruction {
   Channel* channel = nullptr;
   /// F and backward: the RECV in this list that brings the data, or −1.
   std::int64_t receive = -1;
+  /// SEND: how many messages the receiver has taken from the channel when he posts this one.
+  std::size_t taken_before = 0;
 };
 
 /// A rank's part of a plan, with channels and slots resolved.

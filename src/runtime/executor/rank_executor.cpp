@@ -194,7 +194,8 @@ void RankExecutor::run_action(std::size_t at) {
     case Kind::SendB: {
       const Timer timer(*this, at);
       Values Held::* const outgoing = action.kind == Kind::SendF ? &Held::to_next : &Held::to_previous;
-      instruction.channel->send(microbatch, std::exchange(held(instruction).*outgoing, {}));
+      instruction.channel->send(microbatch, std::exchange(held(instruction).*outgoing, {}),
+                                instruction.taken_before);
       break;
     }
     case Kind::RecvF:

@@ -39,6 +39,8 @@ class RankExecutor {
   /// Drops everything that a failed step has left behind.
   void clear();
 
+  Rank rank() const { return rank_; }
+
   /// Of the last step.
   int peak_live() const { return peak_live_; }
   std::vector<TimedAction> take_trace() { return std::move(trace_); }

@@ -6,7 +6,10 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
+
 #include "pipewright/base/error.h"
+#include "runtime/world/world_impl.h"
 
 namespace pipewright {
 
@@ -17,6 +20,20 @@ at::Tensor norm_of(const std::vector<at::Tensor>& tensors, double p) {
   std::vector<at::Tensor> norms = at::_foreach_norm(tensors, p);
   for (at::Tensor& norm : norms) norm = norm.to(tensors.front().device(), at::kFloat);
   return at::linalg_vector_norm(at::stack(norms), p);
+}
+
+at::Tensor norm_over(World& world, const at::Tensor& own, double p) {
+  const at::AutoGradMode no_grad(false);
+  std::vector<at::Tensor> all = {own.to(at::kCPU, at::kDouble).reshape({1}).clone()};
+  c10d::AllreduceOptions options;
+  if (std::isinf(p)) {
+    options.reduceOp = c10d::ReduceOp::MAX;
+  } else {
+    all[0].pow_(p);
+  }
+  world.impl().control().allreduce(all, options)->wait();
+  if (!std::isinf(p)) all[0].pow_(1 / p);
+  return all[0].reshape({}).to(own.device(), own.scalar_type());
 }
 
 void scale_to_norm(const std::vector<at::Tensor>& grads, const at::Tensor& norm, double max_norm) {

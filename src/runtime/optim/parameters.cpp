@@ -50,7 +50,8 @@ Pipeline::StateDict state_of(const StageModels& models) {
   return state;
 }
 
-void load_state(const Pipeline::StateDict& values, const Pipeline::StateDict& state) {
+std::string load_problems(const Pipeline::StateDict& values, const Pipeline::StateDict& state,
+                          const std::set<std::string>& elsewhere) {
   std::string wrong;
   for (const auto& [name, tensor] : state) {
     const auto found = values.find(name);
@@ -61,9 +62,12 @@ void load_state(const Pipeline::StateDict& values, const Pipeline::StateDict& st
     }
   }
   for (const auto& [name, value] : values) {
-    if (!state.contains(name)) wrong += "\n  unknown: " + name;
+    if (!state.contains(name) && !elsewhere.contains(name)) wrong += "\n  unknown: " + name;
   }
-  if (!wrong.empty()) throw ArgumentError("the state does not fit the model:" + wrong);
+  return wrong.empty() ? wrong : "the state does not fit the model:" + wrong;
+}
+
+void load_state(const Pipeline::StateDict& values, const Pipeline::StateDict& state) {
   const at::AutoGradMode no_grad(false);
   for (const auto& [name, tensor] : state) tensor.copy_(values.at(name));
 }

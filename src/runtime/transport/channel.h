@@ -1,7 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "pipewright/base/ids.h"
@@ -38,8 +41,9 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  /// Hands the values over without waiting for the receiver.
-  virtual void send(Microbatch microbatch, Values values) = 0;
+  /// Hands the values over without waiting for the receiver. `taken_before`: how many messages of
+  /// this step the receiver has taken from the channel when he posts this one.
+  virtual void send(Microbatch microbatch, Values values, std::size_t taken_before) = 0;
 
   /// Says that this microbatch's message will be taken; transports that need to, start
   /// receiving. Messages are taken in the order in which they were posted.
@@ -53,6 +57,13 @@ class Channel {
 /// failure itself is what gets reported.
 struct Stopped {};
 
+/// A message that its receiver did not take.
+struct Undelivered {
+  ChannelId channel;
+  Microbatch microbatch;
+  std::exception_ptr cause;
+};
+
 /// Makes the channels of one process and ends their waits.
 class Transport {
  public:
@@ -60,14 +71,18 @@ class Transport {
 
   virtual std::shared_ptr<Channel> connect(const ChannelId& id) = 0;
 
+  /// `trace`: messages carry the time of their arrival. REQUIRES: nobody sends or takes.
+  virtual void begin_step(bool trace) = 0;
+
+  /// Waits until everything that was sent has reached its receiver; the first that did not.
+  /// Throws Stopped after an abort.
+  virtual std::optional<Undelivered> end_step() = 0;
+
   /// Makes every wait, now and later, throw Stopped, until `reset`.
   virtual void abort() = 0;
 
   /// Drops what is under way. REQUIRES: nobody sends or takes.
   virtual void reset() = 0;
-
-  /// Whether messages carry the time of their arrival. REQUIRES: nobody sends or takes.
-  virtual void trace(bool on) = 0;
 };
 
 }  // namespace pipewright

@@ -25,7 +25,7 @@ class Mailbox final : public Channel {
  public:
   Mailbox(const ChannelId& id, std::shared_ptr<Shared> shared) : id_(id), shared_(std::move(shared)) {}
 
-  void send(Microbatch microbatch, Values values) override {
+  void send(Microbatch microbatch, Values values, std::size_t /*taken_before*/) override {
     Message message{std::move(values)};
     if (shared_->traced) message.arrived = Clock::now();
     {
@@ -100,7 +100,9 @@ class InprocTransport final : public Transport {
     shared_->aborted = false;
   }
 
-  void trace(bool on) override { shared_->traced = on; }
+  void begin_step(bool trace) override { shared_->traced = trace; }
+
+  std::optional<Undelivered> end_step() override { return std::nullopt; }
 
  private:
   std::shared_ptr<Shared> shared_;

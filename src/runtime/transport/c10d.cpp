@@ -1,0 +1,352 @@
+#include "runtime/transport/c10d.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "pipewright/runtime/errors.h"
+#include "runtime/transport/inproc.h"
+#include "runtime/transport/message_format.h"
+#include "runtime/world/world_impl.h"
+
+namespace pipewright {
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+/// What a receiver can take before anything has arrived.
+constexpr std::size_t kFirstRoom = 64 << 10;
+
+at::Tensor make_buffer(std::size_t bytes) { return at::empty({static_cast<std::int64_t>(bytes)}, at::kByte); }
+
+/// Sends that are under way: keeps what they send until it has arrived.
+class Outbox {
+ public:
+  explicit Outbox(std::chrono::milliseconds timeout) : timeout_(timeout), thread_([this] { serve(); }) {}
+  ~Outbox() {
+    abort();
+    thread_.join();
+  }
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  void add(WorkPtr work, const ChannelId& channel, Microbatch microbatch) {
+    {
+      const std::lock_guard lock(mutex_);
+      sent_.push_back({std::move(work), channel, microbatch});
+    }
+    changed_.notify_all();
+  }
+
+  /// Waits until all have arrived; the first that did not.
+  std::optional<Undelivered> wait_all() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return aborted_ || sent_.empty(); });
+    if (aborted_) throw Stopped();
+    return std::exchange(lost_, std::nullopt);
+  }
+
+  /// Forgets them all, and what comes later.
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    for (const Sent& each : sent_) each.work->abort();
+    changed_.notify_all();
+  }
+
+ private:
+  struct Sent {
+    WorkPtr work;
+    ChannelId channel;
+    Microbatch microbatch;
+  };
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return aborted_ || !sent_.empty(); });
+      if (aborted_) return;
+      const Sent first = sent_.front();
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        first.work->wait(timeout_);
+      } catch (const std::exception& why) {
+        error = std::make_exception_ptr(Error(
+            "rank " + std::to_string(first.channel.to_rank) + " did not take the " + to_text(first.channel) +
+            " for microbatch " + std::to_string(first.microbatch) + ": " + why.what()));
+      }
+      lock.lock();
+      if (aborted_) return;
+      if (error && !lost_) lost_ = Undelivered{first.channel, first.microbatch, error};
+      sent_.pop_front();
+      changed_.notify_all();
+    }
+  }
+
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Sent> sent_;
+  std::optional<Undelivered> lost_;
+  bool aborted_ = false;
+  std::thread thread_;
+};
+
+/// What the channels of a transport share.
+struct Shared {
+  World::Impl& world;
+  std::chrono::milliseconds timeout;
+  Outbox outbox;
+  std::atomic<bool> aborted = false;
+
+  Shared(World::Impl& the_world, std::chrono::milliseconds the_timeout)
+      : world(the_world), timeout(the_timeout), outbox(the_timeout) {}
+
+  WorkPtr start_send(at::Tensor buffer, int process, int tag) {
+    std::vector<at::Tensor> tensors = {std::move(buffer)};
+    const std::lock_guard lock(world.messages_mutex());
+    return world.messages().send(tensors, process, tag);
+  }
+  WorkPtr start_receive(const at::Tensor& buffer, int process, int tag) {
+    std::vector<at::Tensor> tensors = {buffer};
+    const std::lock_guard lock(world.messages_mutex());
+    return world.messages().recv(tensors, process, tag);
+  }
+};
+
+/// The end that sends. Knows how much room the receiver has for each message, because
+/// that follows from the messages that he has taken before he posts it.
+class Sender final : public Channel {
+ public:
+  Sender(const ChannelId& id, Shared& shared, int process, int tag)
+      : id_(id), shared_(shared), process_(process), tag_(tag) {}
+
+  void begin_step() {
+    room_before_ = rooms_.empty() ? room_before_ : rooms_.back();
+    rooms_.clear();
+  }
+
+  void send(Microbatch microbatch, Values values, std::size_t taken_before) override {
+    if (shared_.aborted) throw Stopped();
+    Layout layout = Layout::of(values);
+    const bool changed = layout != layout_;
+    Prefix prefix;
+    prefix.microbatch = microbatch;
+    prefix.layout_bytes = changed ? static_cast<std::uint32_t>(layout_bytes(layout)) : 0;
+    prefix.payload_bytes = layout.payload_bytes();
+    const std::size_t room = taken_before == 0 ? room_before_ : rooms_.at(taken_before - 1);
+    prefix.overflow = Prefix::kSize + prefix.rest() > room ? 1 : 0;
+
+    const at::Tensor first = make_buffer(Prefix::kSize + (prefix.overflow ? 0 : prefix.rest()));
+    std::memcpy(first.data_ptr(), &prefix, sizeof prefix);
+    at::Tensor second;
+    if (prefix.overflow) second = make_buffer(prefix.rest());
+    pack(values, layout, changed,
+         prefix.overflow ? static_cast<std::byte*>(second.data_ptr())
+                         : static_cast<std::byte*>(first.data_ptr()) + Prefix::kSize);
+    shared_.outbox.add(shared_.start_send(first, process_, tag_), id_, microbatch);
+    if (second.defined()) {
+      shared_.outbox.add(shared_.start_send(second, process_, tag_ + 1), id_, microbatch);
+    }
+    rooms_.push_back(room_for(layout));
+    layout_ = std::move(layout);
+  }
+
+  void post(Microbatch /*microbatch*/) override {}
+  Message take(Microbatch /*microbatch*/) override { throw Error("this end of a channel only sends"); }
+
+  /// What a receiver makes room for after a message like this.
+  static std::size_t room_for(const Layout& layout) {
+    return std::max(kFirstRoom, Prefix::kSize + layout.payload_bytes());
+  }
+
+ private:
+  const ChannelId id_;
+  Shared& shared_;
+  const int process_;
+  const int tag_;
+  Layout layout_;
+  std::size_t room_before_ = kFirstRoom;  // after the steps before
+  std::vector<std::size_t> rooms_;        // after each message of this step
+};
+
+class Receiver final : public Channel {
+ public:
+  Receiver(const ChannelId& id, Shared& shared, int process, int tag)
+      : id_(id), shared_(shared), process_(process), tag_(tag) {}
+
+  void send(Microbatch /*microbatch*/, Values /*values*/, std::size_t /*taken_before*/) override {
+    throw Error("this end of a channel only receives");
+  }
+
+  void post(Microbatch microbatch) override {
+    at::Tensor buffer = make_buffer(room_);
+    WorkPtr work = shared_.start_receive(buffer, process_, tag_);
+    const std::lock_guard lock(mutex_);
+    posted_.push_back({std::move(buffer), std::move(work), microbatch});
+    if (shared_.aborted) posted_.back().work->abort();
+  }
+
+  Message take(Microbatch microbatch) override {
+    at::Tensor buffer = wait(microbatch);
+    if (buffer.nbytes() < Prefix::kSize) throw Error("the " + to_text(id_) + " came without a prefix");
+    Prefix prefix;
+    std::memcpy(&prefix, buffer.data_ptr(), sizeof prefix);
+    if (prefix.magic != Prefix::kMagic) throw Error("the " + to_text(id_) + " are none of this program");
+    if (prefix.microbatch != microbatch) {
+      throw Error("the " + to_text(id_) + " came for microbatch " + std::to_string(prefix.microbatch) +
+                  ", expected microbatch " + std::to_string(microbatch) +
+                  ": the plan sends and receives in different orders");
+    }
+    std::size_t offset = Prefix::kSize;
+    if (prefix.overflow) {
+      offset = 0;
+      buffer = make_buffer(prefix.rest());
+      {
+        const std::lock_guard lock(mutex_);
+        posted_.push_front({buffer, shared_.start_receive(buffer, process_, tag_ + 1), microbatch});
+        if (shared_.aborted) posted_.front().work->abort();
+      }
+      wait(microbatch);
+    }
+    if (prefix.layout_bytes > 0) {
+      if (offset + prefix.rest() > buffer.nbytes()) throw Error("the " + to_text(id_) + " are cut short");
+      layout_ = read_layout(static_cast<const std::byte*>(buffer.data_ptr()) + offset, prefix.layout_bytes);
+    }
+    if (layout_.payload_bytes() != prefix.payload_bytes) {
+      throw Error("the " + to_text(id_) + " have " + std::to_string(prefix.payload_bytes) +
+                  " bytes, expected " + std::to_string(layout_.payload_bytes()));
+    }
+    offset += prefix.body_offset() - Prefix::kSize;
+    room_ = Sender::room_for(layout_);
+    return {.values = unpack(buffer, offset, layout_), .arrived = Clock::now()};
+  }
+
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    for (const Posted& each : posted_) each.work->abort();
+  }
+
+  /// Receives what was posted and not taken, and drops it.
+  void take_rest() {
+    while (!posted_.empty()) take(posted_.front().microbatch);
+  }
+
+ private:
+  struct Posted {
+    at::Tensor buffer;
+    WorkPtr work;
+    Microbatch microbatch;
+  };
+
+  /// The buffer of the first that was posted, filled.
+  at::Tensor wait(Microbatch microbatch) {
+    WorkPtr work;
+    {
+      const std::lock_guard lock(mutex_);
+      work = posted_.front().work;
+    }
+    const auto start = Clock::now();
+    try {
+      if (!work->wait(shared_.timeout) || shared_.aborted) throw Stopped();
+    } catch (const std::exception& error) {
+      if (shared_.aborted) throw Stopped();
+      const std::string lost = "no " + to_text(id_) + " for microbatch " + std::to_string(microbatch);
+      const std::string peer =
+          "rank " + std::to_string(id_.from_rank) + " in process " + std::to_string(process_);
+      if (Clock::now() - start >= shared_.timeout) {
+        throw TimeoutError(lost + " within " + std::to_string(shared_.timeout.count()) + " ms; " + peer +
+                           " has not sent them");
+      }
+      throw Error(lost + "; the connection to " + peer + " is lost: " + error.what());
+    }
+    const std::lock_guard lock(mutex_);
+    at::Tensor buffer = std::move(posted_.front().buffer);
+    posted_.pop_front();
+    return buffer;
+  }
+
+  const ChannelId id_;
+  Shared& shared_;
+  const int process_;
+  const int tag_;
+  Layout layout_;
+  std::size_t room_ = kFirstRoom;
+  std::mutex mutex_;
+  std::deque<Posted> posted_;
+};
+
+class C10dTransport final : public Transport {
+ public:
+  C10dTransport(World& world, std::vector<int> processes, Stage stages, std::chrono::milliseconds timeout)
+      : processes_(std::move(processes)),
+        first_tag_(world.impl().reserve_tags(4 * stages)),
+        shared_(world.impl(), timeout),
+        inproc_(make_inproc_transport(timeout)) {}
+
+  std::shared_ptr<Channel> connect(const ChannelId& id) override {
+    const int own = shared_.world.rank();
+    const int from = processes_[static_cast<std::size_t>(id.from_rank)];
+    const int to = processes_[static_cast<std::size_t>(id.to_rank)];
+    if (from == to) return inproc_->connect(id);
+    // Two tags for each direction: messages, and what had no room in them.
+    const int tag = first_tag_ + 4 * id.from + (id.carries_gradients() ? 2 : 0);
+    if (from == own) {
+      std::shared_ptr<Sender>& sender = senders_[tag];
+      if (!sender) sender = std::make_shared<Sender>(id, shared_, to, tag);
+      return sender;
+    }
+    std::shared_ptr<Receiver>& receiver = receivers_[tag];
+    if (!receiver) receiver = std::make_shared<Receiver>(id, shared_, from, tag);
+    return receiver;
+  }
+
+  void begin_step(bool trace) override {
+    inproc_->begin_step(trace);
+    for (const auto& [tag, sender] : senders_) sender->begin_step();
+  }
+
+  std::optional<Undelivered> end_step() override { return shared_.outbox.wait_all(); }
+
+  void abort() override {
+    shared_.aborted = true;
+    inproc_->abort();
+    shared_.outbox.abort();
+    for (const auto& [tag, receiver] : receivers_) receiver->abort();
+  }
+
+  void reset() override {
+    inproc_->reset();
+    if (shared_.aborted) return;
+    for (const auto& [tag, receiver] : receivers_) receiver->take_rest();
+  }
+
+ private:
+  const std::vector<int> processes_;
+  const int first_tag_;
+  Shared shared_;
+  std::unique_ptr<Transport> inproc_;
+  std::map<int, std::shared_ptr<Sender>> senders_;
+  std::map<int, std::shared_ptr<Receiver>> receivers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_c10d_transport(World& world, std::vector<int> processes, Stage stages,
+                                               std::chrono::milliseconds timeout) {
+  return std::make_unique<C10dTransport>(world, std::move(processes), stages, timeout);
+}
+
+}  // namespace pipewright

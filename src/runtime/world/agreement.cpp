@@ -1,0 +1,144 @@
+#include "runtime/world/agreement.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "pipewright/base/error.h"
+
+namespace pipewright {
+namespace {
+
+using nlohmann::json;
+
+/// A number that stands for a rank's actions; different ones have, in practice, different numbers.
+std::uint64_t fingerprint(std::span<const Action> actions) {
+  std::uint64_t hash = 14695981039346656037U;
+  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 1099511628211U; };
+  for (const Action action : actions) {
+    mix(action.stage);
+    mix(static_cast<std::uint64_t>(action.kind));
+    mix(action.microbatch);
+    mix(action.fused_with_next ? 1 : 0);
+  }
+  return hash;
+}
+
+json boundary_json(const std::optional<Boundary>& boundary) {
+  if (!boundary) return nullptr;
+  json slots = json::array();
+  for (const Slot& slot : *boundary) {
+    slots.push_back({{"sizes", slot.sizes}, {"dtype", c10::toString(slot.dtype)}, {"text", to_text(slot)}});
+  }
+  return slots;
+}
+
+/// What a process has been given. What must be the same everywhere comes by a name that people understand.
+json description(const Schedule& plan, const std::vector<int>& processes, const StageModels& models) {
+  json same = {{"version", PIPEWRIGHT_VERSION},
+               {"number of microbatches", plan.microbatches},
+               {"number of stages", plan.stage_count()},
+               {"number of ranks", plan.rank_count()},
+               {"placement of stages on ranks", plan.placement},
+               {"placement of ranks on processes", processes}};
+  json ranks = json::array();
+  for (const auto& actions : plan.ranks) ranks.push_back(fingerprint(actions));
+  json stages = json::object();
+  for (const auto& [stage, model] : models) {
+    stages[std::to_string(stage)] = {{"input", boundary_json(model.inputs)},
+                                     {"output", boundary_json(model.outputs)}};
+  }
+  return {{"same", same}, {"ranks", ranks}, {"stages", stages}};
+}
+
+std::string differs(const std::string& what, int process, const std::string& here, const std::string& there) {
+  return "the processes do not agree on the " + what + ": process 0 has " + here + ", process " +
+         std::to_string(process) + " has " + there;
+}
+
+/// Where two processes' lists of a rank's actions part.
+std::string action_difference(World& world, const Schedule& plan, std::size_t rank, std::size_t process) {
+  std::string text;
+  for (const Action action : plan.ranks[rank]) text += to_text(action) + "\n";
+  const std::vector<std::string> all = world.all_gather(text);
+  const auto [here, there] = std::ranges::mismatch(all[0], all[process]);
+  const auto line = std::count(all[0].begin(), here, '\n');
+  const auto action_at = [](const std::string& list, std::ptrdiff_t number) -> std::string {
+    std::size_t start = 0;
+    for (; number > 0; --number) start = list.find('\n', start) + 1;
+    return start >= list.size() ? "nothing" : list.substr(start, list.find('\n', start) - start);
+  };
+  return differs("action " + std::to_string(line) + " of rank " + std::to_string(rank),
+                 static_cast<int>(process), action_at(all[0], line), action_at(all[process], line));
+}
+
+/// Whether a value can be what both sides of a boundary say; −1 is any size.
+bool fits(const json& output, const json& input) {
+  if (output["dtype"] != input["dtype"] || output["sizes"].size() != input["sizes"].size()) return false;
+  for (std::size_t at = 0; at < output["sizes"].size(); ++at) {
+    const auto out = output["sizes"][at].get<std::int64_t>();
+    const auto in = input["sizes"][at].get<std::int64_t>();
+    if (out != in && out != -1 && in != -1) return false;
+  }
+  return true;
+}
+
+/// What is wrong between a stage and the next, where both say what they expect.
+std::string boundary_difference(int stage, const json& output, const json& input) {
+  const std::string between =
+      "stage " + std::to_string(stage) + " and stage " + std::to_string(stage + 1) + " do not fit together: ";
+  if (output.size() != input.size()) {
+    return between + std::to_string(output.size()) + " outputs, " + std::to_string(input.size()) + " inputs";
+  }
+  for (std::size_t slot = 0; slot < output.size(); ++slot) {
+    if (fits(output[slot], input[slot])) continue;
+    return between + "output " + std::to_string(slot) + " is " + output[slot]["text"].get<std::string>() +
+           ", input " + std::to_string(slot) + " is " + input[slot]["text"].get<std::string>();
+  }
+  return {};
+}
+
+}  // namespace
+
+void check_agreement(World& world, const Schedule& plan, const std::vector<int>& processes,
+                     const StageModels& models) {
+  std::vector<json> all;
+  for (const std::string& text : world.all_gather(description(plan, processes, models).dump())) {
+    all.push_back(json::parse(text));
+  }
+  std::map<int, json> stages;
+  for (std::size_t process = 0; process < all.size(); ++process) {
+    for (const auto& [what, here] : all[0]["same"].items()) {
+      const json& there = all[process]["same"][what];
+      if (here != there) {
+        throw Error(differs(what, static_cast<int>(process), here.dump(), there.dump()));
+      }
+    }
+    for (std::size_t rank = 0; rank < all[0]["ranks"].size(); ++rank) {
+      if (all[0]["ranks"][rank] != all[process]["ranks"][rank]) {
+        throw Error(action_difference(world, plan, rank, process));
+      }
+    }
+    for (const auto& [stage, boundaries] : all[process]["stages"].items()) {
+      stages[std::stoi(stage)] = boundaries;
+    }
+  }
+  for (const auto& [stage, boundaries] : stages) {
+    const auto next = stages.find(stage + 1);
+    if (next == stages.end() || boundaries["output"].is_null() || next->second["input"].is_null()) continue;
+    const std::string difference = boundary_difference(stage, boundaries["output"], next->second["input"]);
+    if (!difference.empty()) throw Error(difference);
+  }
+}
+
+std::string first_error(World& world, const std::string& own) {
+  const std::vector<std::string> errors = world.all_gather(own);
+  for (std::size_t process = 0; process < errors.size(); ++process) {
+    if (!errors[process].empty()) return "process " + std::to_string(process) + ": " + errors[process];
+  }
+  return {};
+}
+
+}  // namespace pipewright

@@ -1,0 +1,131 @@
+#include "runtime/world/results.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "runtime/transport/message_format.h"
+#include "runtime/world/world_impl.h"
+
+namespace pipewright {
+namespace {
+
+/// A layout of this size travels with its length, in one message.
+constexpr std::size_t kInline = 4096;
+
+void broadcast_bytes(World& world, at::Tensor bytes, int root) {
+  std::vector<at::Tensor> tensors = {std::move(bytes)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  world.impl().control().broadcast(tensors, options)->wait();
+}
+
+at::Tensor make_bytes(std::size_t size) { return at::zeros({static_cast<std::int64_t>(size)}, at::kByte); }
+
+template <typename Value>
+void append(std::string& text, const Value& value) {
+  text.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+/// The same text in all processes whose steady clocks can be compared: 36 characters.
+constexpr std::size_t kSystemText = 36;
+std::string running_system() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  text.resize(kSystemText);
+  return text;
+}
+
+/// What `gather_timeline` gets from one process.
+struct Reader {
+  explicit Reader(std::string the_text) : text(std::move(the_text)) {
+    machine = text.substr(0, kSystemText);
+    start = next<std::int64_t>();
+  }
+  template <typename Value>
+  Value next() {
+    Value value;
+    std::memcpy(&value, text.data() + at, sizeof value);
+    at += sizeof value;
+    return value;
+  }
+
+  std::string text;
+  std::size_t at = kSystemText;
+  std::string machine;
+  std::int64_t start = 0;
+};
+
+std::byte* data_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.data_ptr()); }
+
+}  // namespace
+
+Values broadcast(World& world, const Values& values, int root) {
+  const bool sends = world.rank() == root;
+  Layout layout;
+  Prefix prefix;
+  if (sends) {
+    layout = Layout::of(values);
+    prefix.layout_bytes = static_cast<std::uint32_t>(layout_bytes(layout));
+    prefix.payload_bytes = layout.payload_bytes();
+    prefix.overflow = prefix.body_offset() + prefix.payload_bytes > kInline ? 1 : 0;
+  }
+  // Small ones in one message; of larger ones it says how large they are.
+  at::Tensor first = make_bytes(kInline);
+  if (sends) {
+    std::memcpy(data_of(first), &prefix, sizeof prefix);
+    if (!prefix.overflow) pack(values, layout, true, data_of(first) + Prefix::kSize);
+  }
+  broadcast_bytes(world, first, root);
+  std::memcpy(&prefix, data_of(first), sizeof prefix);
+  std::size_t offset = Prefix::kSize;
+  if (prefix.overflow) {
+    first = make_bytes(prefix.rest());
+    if (sends) pack(values, layout, true, data_of(first));
+    broadcast_bytes(world, first, root);
+    offset = 0;
+  }
+  if (sends) return values;
+  layout = read_layout(data_of(first) + offset, prefix.layout_bytes);
+  return unpack(first, offset + prefix.body_offset() - Prefix::kSize, layout);
+}
+
+void gather_timeline(World& world, const std::vector<int>& processes, Clock::time_point start,
+                     Timeline& timeline) {
+  const std::int64_t own_start = start.time_since_epoch().count();
+  std::string own = running_system();
+  append(own, own_start);
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    if (processes[rank] != world.rank()) continue;
+    append(own, timeline.ranks[rank].size());
+    for (const TimedAction& each : timeline.ranks[rank]) append(own, each);
+  }
+  std::vector<Reader> all;
+  std::map<std::string, std::int64_t> earliest;  // by machine
+  for (std::string& text : world.all_gather(own)) {
+    Reader& reader = all.emplace_back(std::move(text));
+    const auto [found, is_new] = earliest.emplace(reader.machine, reader.start);
+    if (!is_new) found->second = std::min(found->second, reader.start);
+  }
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    Reader& reader = all[static_cast<std::size_t>(processes[rank])];
+    const std::chrono::duration<double, std::milli> later =
+        Clock::duration(reader.start - earliest.at(reader.machine));
+    std::vector<TimedAction>& actions = timeline.ranks[rank];
+    actions.resize(reader.next<std::size_t>());
+    for (TimedAction& each : actions) {
+      each = reader.next<TimedAction>();
+      each.start += later.count();
+      each.end += later.count();
+    }
+  }
+}
+
+}  // namespace pipewright

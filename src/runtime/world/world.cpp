@@ -1,0 +1,254 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "pipewright/base/error.h"
+#include "runtime/world/world_impl.h"
+
+namespace pipewright {
+namespace {
+
+constexpr std::chrono::seconds kLeaveTogether{10};
+constexpr std::chrono::hours kForever{24 * 365};
+
+std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+std::string where(const WorldOptions& options) {
+  return options.address + ":" + std::to_string(options.port);
+}
+
+/// The address by which others reach this machine: the one it would itself use to reach rank 0.
+std::string own_address(const WorldOptions& options) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;  // connecting sends nothing
+  addrinfo* found = nullptr;
+  if (const int error =
+          getaddrinfo(options.address.c_str(), std::to_string(options.port).c_str(), &hints, &found)) {
+    throw Error("cannot find the address '" + options.address + "' of rank 0: " + gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  for (const addrinfo* each = found; each; each = each->ai_next) {
+    const int socket = ::socket(each->ai_family, each->ai_socktype, each->ai_protocol);
+    if (socket < 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    const bool known = connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
+                       getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0;
+    close(socket);
+    std::array<char, NI_MAXHOST> text{};
+    if (known && getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, text.data(), text.size(),
+                             nullptr, 0, NI_NUMERICHOST) == 0) {
+      return text.data();
+    }
+  }
+  throw Error("there is no way from here to rank 0 at " + where(options));
+}
+
+c10::intrusive_ptr<c10d::Store> connect_store(const WorldOptions& options) {
+  c10d::TCPStoreOptions store;
+  store.port = options.port;
+  store.waitWorkers = false;
+  store.timeout = options.timeout;
+  store.isServer = options.rank == 0 && !options.served_by_launcher;
+  try {
+    try {
+      return c10::make_intrusive<c10d::TCPStore>(options.address, store);
+    } catch (const std::exception&) {
+      // Somebody listens there already: perhaps another process that calls itself rank 0, which the
+      // others shall hear of.
+      if (!std::exchange(store.isServer, false)) throw;
+      return c10::make_intrusive<c10d::TCPStore>(options.address, store);
+    }
+  } catch (const std::exception& error) {
+    throw Error("rank " + std::to_string(options.rank) + " cannot reach rank 0 at " + where(options) +
+                ": check MASTER_ADDR and MASTER_PORT, and that rank 0 runs (" +
+                std::string(error.what()).substr(0, 200) + ")");
+  }
+}
+
+/// A process group of `size` processes, in which this one has a rank.
+c10::intrusive_ptr<c10d::Backend> make_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                             const std::string& name, int rank, int size,
+                                             const WorldOptions& options) {
+  auto settings = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  settings->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(own_address(options)));
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store),
+                                                     rank, size, settings);
+}
+
+}  // namespace
+
+World::Impl::Impl(WorldOptions options) : options_(std::move(options)) {
+  if (options_.size < 1 || options_.rank < 0 || options_.rank >= options_.size) {
+    throw ArgumentError("rank " + std::to_string(options_.rank) + " is not from 0 to the world's size " +
+                        std::to_string(options_.size) + " - 1");
+  }
+  store_ = c10::make_intrusive<c10d::PrefixStore>("pipewright/" + options_.attempt, connect_store(options_));
+  join();
+  messages_ = make_group(store_, "messages", options_.rank, options_.size, options_);
+  control_ = make_group(store_, "control", options_.rank, options_.size, options_);
+  watcher_ = std::thread([this, store = store_->clone()] { watch(store); });
+}
+
+World::Impl::~Impl() {
+  leave();
+  watcher_.join();
+}
+
+void World::Impl::join() {
+  const std::string size = std::to_string(options_.size);
+  const auto refuse = [this](const std::string& why) {
+    report_failure(why);
+    throw Error(why);
+  };
+  const std::string first = text_of(store_->compareSet("size", {}, bytes_of(size)));
+  if (first != size) {
+    refuse("the processes do not agree on the world's size: " + first + " and " + size);
+  }
+  store_->add("rank/" + std::to_string(options_.rank), 1);
+  if (store_->add("joined", 1) == options_.size) store_->set("complete", bytes_of("yes"));
+  try {
+    store_->wait({"complete"}, options_.timeout);
+  } catch (const std::exception&) {
+    std::string missing;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      if (!store_->check({"rank/" + std::to_string(rank)})) missing += " " + std::to_string(rank);
+    }
+    throw Error("of the world's " + size + " processes these did not come within " +
+                std::to_string(options_.timeout.count()) + " ms: rank" + missing);
+  }
+  for (int rank = 0; rank < options_.size; ++rank) {
+    const std::int64_t claims = store_->add("rank/" + std::to_string(rank), 0);
+    if (claims > 1) {
+      refuse("rank " + std::to_string(rank) + " was given to " + std::to_string(claims) +
+             " processes: each of the " + size + " needs a rank of its own");
+    }
+  }
+}
+
+void World::Impl::leave() noexcept {
+  bool failed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+    failed = failure_.has_value();
+  }
+  try {
+    // The store is rank 0's: it stays until the others need it no more.
+    if (!failed) {
+      if (store_->add("left", 1) == options_.size) store_->set("all left", bytes_of("yes"));
+      if (options_.rank == 0) store_->wait({"all left"}, kLeaveTogether);
+    }
+    store_->set("watch/" + std::to_string(options_.rank), bytes_of("left"));
+  } catch (const std::exception&) {
+    return;  // the store is gone, and with it the watcher's connection
+  }
+}
+
+c10d::Backend& World::Impl::group(const std::vector<int>& processes) {
+  if (static_cast<int>(processes.size()) == size()) return *control_;
+  c10::intrusive_ptr<c10d::Backend>& group = groups_[processes];
+  if (!group) {
+    std::string name = "group";
+    for (const int process : processes) name += "/" + std::to_string(process);
+    const auto own = std::ranges::find(processes, rank());
+    group = make_group(store_, name, static_cast<int>(own - processes.begin()),
+                       static_cast<int>(processes.size()), options_);
+  }
+  return *group;
+}
+
+int World::Impl::reserve_tags(int count) { return std::exchange(next_tag_, next_tag_ + count); }
+
+std::vector<std::string> World::Impl::all_gather(const std::string& text) {
+  const auto gather = [this](const at::Tensor& own) {
+    std::vector<at::Tensor> inputs = {own};
+    std::vector<std::vector<at::Tensor>> outputs(1);
+    for (int rank = 0; rank < size(); ++rank) outputs[0].push_back(at::empty_like(own));
+    control_->allgather(outputs, inputs)->wait();
+    return outputs[0];
+  };
+  const auto own_length = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> lengths;
+  for (const at::Tensor& each : gather(at::full({1}, own_length, at::kLong))) {
+    lengths.push_back(each.item<std::int64_t>());
+  }
+  const at::Tensor own =
+      at::zeros({std::max<std::int64_t>(1, *std::ranges::max_element(lengths))}, at::kByte);
+  if (!text.empty()) std::memcpy(own.data_ptr(), text.data(), text.size());
+  std::vector<std::string> all;
+  for (const at::Tensor& each : gather(own)) {
+    all.emplace_back(static_cast<const char*>(each.data_ptr()),
+                     static_cast<std::size_t>(lengths[all.size()]));
+  }
+  return all;
+}
+
+void World::Impl::report_failure(const std::string& text) noexcept {
+  std::string first = text;
+  try {
+    first = text_of(store_->compareSet("failure", {}, bytes_of(text)));
+    for (int rank = 0; rank < options_.size; ++rank) {
+      store_->set("watch/" + std::to_string(rank), bytes_of("failure"));
+    }
+  } catch (const std::exception&) {
+    // The store is gone: everybody notices that by himself.
+  }
+  tell(first);
+}
+
+std::optional<std::string> World::Impl::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::unique_ptr<World::Impl::Subscription> World::Impl::on_failure(
+    std::function<void(const std::string&)> then) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) then(*failure_);
+  subscribers_[next_subscriber_] = std::move(then);
+  return std::make_unique<Subscription>(*this, next_subscriber_++);
+}
+
+void World::Impl::tell(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  failure_ = text;
+  for (const auto& [id, then] : subscribers_) then(text);
+}
+
+void World::Impl::watch(c10::intrusive_ptr<c10d::Store> store) {
+  std::string word;
+  try {
+    store->wait({"watch/" + std::to_string(options_.rank)}, kForever);
+    if (!store->check({"failure"})) return;  // this process leaves
+    word = text_of(store->get("failure"));
+  } catch (const std::exception&) {
+    word = "rank 0 of the world, at " + where(options_) + ", cannot be reached any more";
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (leaving_) return;
+  }
+  tell(word);
+}
+
+World::World(const WorldOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+World::~World() = default;
+int World::rank() const { return impl_->rank(); }
+int World::size() const { return impl_->size(); }
+std::vector<std::string> World::all_gather(const std::string& text) { return impl_->all_gather(text); }
+
+}  // namespace pipewright
