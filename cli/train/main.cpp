@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "pipewright/base/error.h"
 #include "pipewright/runtime/memory.h"
+#include "pipewright/runtime/world.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/train_options.h"
@@ -14,7 +15,9 @@
 namespace pipewright::cli {
 namespace {
 
-Progress make_progress(const TrainOptions& options, std::int64_t tokens_per_step) {
+/// `quiet`: another process tells.
+Progress make_progress(const TrainOptions& options, bool quiet, std::int64_t tokens_per_step) {
+  if (quiet) return [](const StepRecord&) {};
   if (options.json) return json_progress();
   if (isatty(STDOUT_FILENO) == 1) return bar_progress(options.steps, tokens_per_step);
   return line_progress(options.steps, tokens_per_step);
@@ -28,8 +31,8 @@ void announce(const TrainOptions& options, const Trainer& trainer) {
 }
 
 /// All steps; the losses.
-std::vector<double> train_all(const TrainOptions& options, Trainer& trainer) {
-  const Progress show = make_progress(options, trainer.tokens_per_step());
+std::vector<double> train_all(const TrainOptions& options, bool quiet, Trainer& trainer) {
+  const Progress show = make_progress(options, quiet, trainer.tokens_per_step());
   std::vector<double> losses;
   for (int step = 0; step < options.steps; ++step) {
     const StepRecord record = trainer.step();
@@ -42,9 +45,13 @@ std::vector<double> train_all(const TrainOptions& options, Trainer& trainer) {
 void run(const TrainOptions& options) {
   options.check();
   keep_freed_memory();
-  Trainer trainer(options);
-  if (!options.json) announce(options, trainer);
-  const std::vector<double> losses = train_all(options, trainer);
+  std::shared_ptr<World> world;
+  if (const auto told = world_from_environment()) world = std::make_shared<World>(*told);
+  const bool quiet = world && world->rank() > 0;
+  Trainer trainer(options, world);
+  if (!options.json && !quiet) announce(options, trainer);
+  const std::vector<double> losses = train_all(options, quiet, trainer);
+  if (quiet) return;
   const Comparison comparison(options.source.title(), trainer.plan(), trainer.recent());
   if (!options.json) {
     std::cout << loss_text(losses) << '\n';

@@ -36,9 +36,19 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& opti
   return std::make_unique<torch::optim::AdamW>(std::move(parameters), torch::optim::AdamWOptions(rate));
 }
 
+std::int64_t count_parameters(const Pipeline& pipeline, World* world) {
+  std::int64_t own = 0;
+  for (const at::Tensor& parameter : pipeline.parameters()) own += parameter.numel();
+  if (!world) return own;
+  std::int64_t all = 0;
+  for (const std::string& count : world->all_gather(std::to_string(own))) all += std::stoll(count);
+  return all;
+}
+
 }  // namespace
 
-Trainer::Trainer(const TrainOptions& options) : options_(options), text_(options.load_text()) {
+Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& world)
+    : options_(options), text_(options.load_text()) {
   text_.check_context(options_.model.context);
   options_.model.vocab = text_.vocab();
   const Schedule schedule = options_.load_schedule();
@@ -48,7 +58,9 @@ Trainer::Trainer(const TrainOptions& options) : options_(options), text_(options
   };
   pipeline_ = std::make_unique<Pipeline>(
       schedule, build,
-      PipelineOptions{.loss = gpt::next_character_loss, .threads_per_rank = options_.threads_per_rank});
+      PipelineOptions{
+          .loss = gpt::next_character_loss, .threads_per_rank = options_.threads_per_rank, .world = world});
+  parameter_count_ = count_parameters(*pipeline_, world.get());
   optimizer_ = make_optimizer(options_, pipeline_->parameters());
   // On this thread only the optimizer computes: small operators, which several threads make slower.
   at::set_num_threads(1);
@@ -80,12 +92,6 @@ StepRecord Trainer::step() {
                 " is not a finite number: try a smaller --lr, or --clip 1");
   }
   return record;
-}
-
-std::int64_t Trainer::parameter_count() const {
-  std::int64_t count = 0;
-  for (const at::Tensor& parameter : pipeline_->parameters()) count += parameter.numel();
-  return count;
 }
 
 }  // namespace pipewright::cli

@@ -27,7 +27,8 @@ struct StepRecord {
 /// A model, its data and an optimizer, trained by a schedule.
 class Trainer {
  public:
-  explicit Trainer(const TrainOptions& options);
+  /// `world`: the processes that train together; null for this one alone.
+  Trainer(const TrainOptions& options, const std::shared_ptr<World>& world);
   ~Trainer();
 
   /// The next step. Throws Error where the loss is not a number any more.
@@ -35,7 +36,8 @@ class Trainer {
 
   const Schedule& plan() const { return pipeline_->plan(); }
   std::int64_t tokens_per_step() const { return rows_ * options_.model.context; }
-  std::int64_t parameter_count() const;
+  /// Of the whole model.
+  std::int64_t parameter_count() const { return parameter_count_; }
   /// Timelines of the last steps; the very first, which sets everything up, only if it is alone.
   std::vector<Timeline> recent() const { return {recent_.begin(), recent_.end()}; }
 
@@ -45,6 +47,7 @@ class Trainer {
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::int64_t rows_ = 0;
+  std::int64_t parameter_count_ = 0;
   int done_ = 0;
   std::deque<Timeline> recent_;
 };

@@ -45,7 +45,7 @@ Schedule checked_plan(const Schedule& schedule, const LowerOptions& options) {
 class ThreadCount {
  public:
   explicit ThreadCount(int threads) : before_(at::get_num_threads()) {
-    if (threads > 0) at::set_num_threads(threads);
+    if (threads != before_) at::set_num_threads(threads);
   }
   ~ThreadCount() {
     if (at::get_num_threads() != before_) at::set_num_threads(before_);
@@ -116,11 +116,12 @@ class Pipeline::Impl {
     for (const std::vector<Action>& actions : plan().ranks) {
       trains_ |= std::ranges::any_of(actions, [](Action action) { return gives_weight_grad(action.kind); });
     }
-    if (local_ranks_.size() > 1) {
+    if (options_.threads_per_rank == 0) {
       const auto ranks = static_cast<int>(local_ranks_.size());
-      const int each = options_.threads_per_rank > 0 ? options_.threads_per_rank
-                                                     : std::max(1, at::get_num_threads() / ranks);
-      workers_ = std::make_unique<Workers>(local_ranks_.size(), each);
+      options_.threads_per_rank = std::max(1, at::get_num_threads() / std::max(1, ranks));
+    }
+    if (local_ranks_.size() > 1) {
+      workers_ = std::make_unique<Workers>(local_ranks_.size(), options_.threads_per_rank);
     }
   }
 

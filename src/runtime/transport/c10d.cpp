@@ -105,13 +105,13 @@ class Outbox {
 };
 
 /// What the channels of a transport share.
-struct Shared {
+struct Connection {
   World::Impl& world;
   std::chrono::milliseconds timeout;
   Outbox outbox;
   std::atomic<bool> aborted = false;
 
-  Shared(World::Impl& the_world, std::chrono::milliseconds the_timeout)
+  Connection(World::Impl& the_world, std::chrono::milliseconds the_timeout)
       : world(the_world), timeout(the_timeout), outbox(the_timeout) {}
 
   WorkPtr start_send(at::Tensor buffer, int process, int tag) {
@@ -130,8 +130,8 @@ struct Shared {
 /// that follows from the messages that he has taken before he posts it.
 class Sender final : public Channel {
  public:
-  Sender(const ChannelId& id, Shared& shared, int process, int tag)
-      : id_(id), shared_(shared), process_(process), tag_(tag) {}
+  Sender(const ChannelId& id, Connection& connection, int process, int tag)
+      : id_(id), connection_(connection), process_(process), tag_(tag) {}
 
   void begin_step() {
     room_before_ = rooms_.empty() ? room_before_ : rooms_.back();
@@ -139,7 +139,7 @@ class Sender final : public Channel {
   }
 
   void send(Microbatch microbatch, Values values, std::size_t taken_before) override {
-    if (shared_.aborted) throw Stopped();
+    if (connection_.aborted) throw Stopped();
     Layout layout = Layout::of(values);
     const bool changed = layout != layout_;
     Prefix prefix;
@@ -156,9 +156,9 @@ class Sender final : public Channel {
     pack(values, layout, changed,
          prefix.overflow ? static_cast<std::byte*>(second.data_ptr())
                          : static_cast<std::byte*>(first.data_ptr()) + Prefix::kSize);
-    shared_.outbox.add(shared_.start_send(first, process_, tag_), id_, microbatch);
+    connection_.outbox.add(connection_.start_send(first, process_, tag_), id_, microbatch);
     if (second.defined()) {
-      shared_.outbox.add(shared_.start_send(second, process_, tag_ + 1), id_, microbatch);
+      connection_.outbox.add(connection_.start_send(second, process_, tag_ + 1), id_, microbatch);
     }
     rooms_.push_back(room_for(layout));
     layout_ = std::move(layout);
@@ -174,7 +174,7 @@ class Sender final : public Channel {
 
  private:
   const ChannelId id_;
-  Shared& shared_;
+  Connection& connection_;
   const int process_;
   const int tag_;
   Layout layout_;
@@ -184,8 +184,8 @@ class Sender final : public Channel {
 
 class Receiver final : public Channel {
  public:
-  Receiver(const ChannelId& id, Shared& shared, int process, int tag)
-      : id_(id), shared_(shared), process_(process), tag_(tag) {}
+  Receiver(const ChannelId& id, Connection& connection, int process, int tag)
+      : id_(id), connection_(connection), process_(process), tag_(tag) {}
 
   void send(Microbatch /*microbatch*/, Values /*values*/, std::size_t /*taken_before*/) override {
     throw Error("this end of a channel only receives");
@@ -193,10 +193,10 @@ class Receiver final : public Channel {
 
   void post(Microbatch microbatch) override {
     at::Tensor buffer = make_buffer(room_);
-    WorkPtr work = shared_.start_receive(buffer, process_, tag_);
+    WorkPtr work = connection_.start_receive(buffer, process_, tag_);
     const std::lock_guard lock(mutex_);
     posted_.push_back({std::move(buffer), std::move(work), microbatch});
-    if (shared_.aborted) posted_.back().work->abort();
+    if (connection_.aborted) posted_.back().work->abort();
   }
 
   Message take(Microbatch microbatch) override {
@@ -216,8 +216,8 @@ class Receiver final : public Channel {
       buffer = make_buffer(prefix.rest());
       {
         const std::lock_guard lock(mutex_);
-        posted_.push_front({buffer, shared_.start_receive(buffer, process_, tag_ + 1), microbatch});
-        if (shared_.aborted) posted_.front().work->abort();
+        posted_.push_front({buffer, connection_.start_receive(buffer, process_, tag_ + 1), microbatch});
+        if (connection_.aborted) posted_.front().work->abort();
       }
       wait(microbatch);
     }
@@ -260,14 +260,14 @@ class Receiver final : public Channel {
     }
     const auto start = Clock::now();
     try {
-      if (!work->wait(shared_.timeout) || shared_.aborted) throw Stopped();
+      if (!work->wait(connection_.timeout) || connection_.aborted) throw Stopped();
     } catch (const std::exception& error) {
-      if (shared_.aborted) throw Stopped();
+      if (connection_.aborted) throw Stopped();
       const std::string lost = "no " + to_text(id_) + " for microbatch " + std::to_string(microbatch);
       const std::string peer =
           "rank " + std::to_string(id_.from_rank) + " in process " + std::to_string(process_);
-      if (Clock::now() - start >= shared_.timeout) {
-        throw TimeoutError(lost + " within " + std::to_string(shared_.timeout.count()) + " ms; " + peer +
+      if (Clock::now() - start >= connection_.timeout) {
+        throw TimeoutError(lost + " within " + std::to_string(connection_.timeout.count()) + " ms; " + peer +
                            " has not sent them");
       }
       throw Error(lost + "; the connection to " + peer + " is lost: " + error.what());
@@ -279,7 +279,7 @@ class Receiver final : public Channel {
   }
 
   const ChannelId id_;
-  Shared& shared_;
+  Connection& connection_;
   const int process_;
   const int tag_;
   Layout layout_;
@@ -293,11 +293,11 @@ class C10dTransport final : public Transport {
   C10dTransport(World& world, std::vector<int> processes, Stage stages, std::chrono::milliseconds timeout)
       : processes_(std::move(processes)),
         first_tag_(world.impl().reserve_tags(4 * stages)),
-        shared_(world.impl(), timeout),
+        connection_(world.impl(), timeout),
         inproc_(make_inproc_transport(timeout)) {}
 
   std::shared_ptr<Channel> connect(const ChannelId& id) override {
-    const int own = shared_.world.rank();
+    const int own = connection_.world.rank();
     const int from = processes_[static_cast<std::size_t>(id.from_rank)];
     const int to = processes_[static_cast<std::size_t>(id.to_rank)];
     if (from == to) return inproc_->connect(id);
@@ -305,11 +305,11 @@ class C10dTransport final : public Transport {
     const int tag = first_tag_ + 4 * id.from + (id.carries_gradients() ? 2 : 0);
     if (from == own) {
       std::shared_ptr<Sender>& sender = senders_[tag];
-      if (!sender) sender = std::make_shared<Sender>(id, shared_, to, tag);
+      if (!sender) sender = std::make_shared<Sender>(id, connection_, to, tag);
       return sender;
     }
     std::shared_ptr<Receiver>& receiver = receivers_[tag];
-    if (!receiver) receiver = std::make_shared<Receiver>(id, shared_, from, tag);
+    if (!receiver) receiver = std::make_shared<Receiver>(id, connection_, from, tag);
     return receiver;
   }
 
@@ -318,25 +318,25 @@ class C10dTransport final : public Transport {
     for (const auto& [tag, sender] : senders_) sender->begin_step();
   }
 
-  std::optional<Undelivered> end_step() override { return shared_.outbox.wait_all(); }
+  std::optional<Undelivered> end_step() override { return connection_.outbox.wait_all(); }
 
   void abort() override {
-    shared_.aborted = true;
+    connection_.aborted = true;
     inproc_->abort();
-    shared_.outbox.abort();
+    connection_.outbox.abort();
     for (const auto& [tag, receiver] : receivers_) receiver->abort();
   }
 
   void reset() override {
     inproc_->reset();
-    if (shared_.aborted) return;
+    if (connection_.aborted) return;
     for (const auto& [tag, receiver] : receivers_) receiver->take_rest();
   }
 
  private:
   const std::vector<int> processes_;
   const int first_tag_;
-  Shared shared_;
+  Connection connection_;
   std::unique_ptr<Transport> inproc_;
   std::map<int, std::shared_ptr<Sender>> senders_;
   std::map<int, std::shared_ptr<Receiver>> receivers_;

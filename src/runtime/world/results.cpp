@@ -44,8 +44,8 @@ std::string running_system() {
 }
 
 /// What `gather_timeline` gets from one process.
-struct Reader {
-  explicit Reader(std::string the_text) : text(std::move(the_text)) {
+struct GatheredTimes {
+  explicit GatheredTimes(std::string the_text) : text(std::move(the_text)) {
     machine = text.substr(0, kSystemText);
     start = next<std::int64_t>();
   }
@@ -107,21 +107,21 @@ void gather_timeline(World& world, const std::vector<int>& processes, Clock::tim
     append(own, timeline.ranks[rank].size());
     for (const TimedAction& each : timeline.ranks[rank]) append(own, each);
   }
-  std::vector<Reader> all;
+  std::vector<GatheredTimes> all;
   std::map<std::string, std::int64_t> earliest;  // by machine
   for (std::string& text : world.all_gather(own)) {
-    Reader& reader = all.emplace_back(std::move(text));
-    const auto [found, is_new] = earliest.emplace(reader.machine, reader.start);
-    if (!is_new) found->second = std::min(found->second, reader.start);
+    GatheredTimes& times = all.emplace_back(std::move(text));
+    const auto [found, is_new] = earliest.emplace(times.machine, times.start);
+    if (!is_new) found->second = std::min(found->second, times.start);
   }
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
-    Reader& reader = all[static_cast<std::size_t>(processes[rank])];
+    GatheredTimes& times = all[static_cast<std::size_t>(processes[rank])];
     const std::chrono::duration<double, std::milli> later =
-        Clock::duration(reader.start - earliest.at(reader.machine));
+        Clock::duration(times.start - earliest.at(times.machine));
     std::vector<TimedAction>& actions = timeline.ranks[rank];
-    actions.resize(reader.next<std::size_t>());
+    actions.resize(times.next<std::size_t>());
     for (TimedAction& each : actions) {
-      each = reader.next<TimedAction>();
+      each = times.next<TimedAction>();
       each.start += later.count();
       each.end += later.count();
     }

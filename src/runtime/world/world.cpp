@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "pipewright/base/error.h"
@@ -20,6 +21,7 @@ namespace pipewright {
 namespace {
 
 constexpr std::chrono::seconds kLeaveTogether{10};
+constexpr std::chrono::milliseconds kLook{10};
 constexpr std::chrono::hours kForever{24 * 365};
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
@@ -96,13 +98,21 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)) {
                         std::to_string(options_.size) + " - 1");
   }
   store_ = c10::make_intrusive<c10d::PrefixStore>("pipewright/" + options_.attempt, connect_store(options_));
-  join();
+  try {
+    join();
+  } catch (const std::exception&) {
+    wait_until_told();
+    throw;
+  }
   messages_ = make_group(store_, "messages", options_.rank, options_.size, options_);
   control_ = make_group(store_, "control", options_.rank, options_.size, options_);
   watcher_ = std::thread([this, store = store_->clone()] { watch(store); });
 }
 
 World::Impl::~Impl() {
+  if (std::uncaught_exceptions() > 0) {
+    report_failure("process " + std::to_string(options_.rank) + " has left because of an error of its own");
+  }
   leave();
   watcher_.join();
 }
@@ -111,14 +121,17 @@ void World::Impl::join() {
   const std::string size = std::to_string(options_.size);
   const auto refuse = [this](const std::string& why) {
     report_failure(why);
+    store_->set("complete", bytes_of("no"));
     throw Error(why);
   };
   const std::string first = text_of(store_->compareSet("size", {}, bytes_of(size)));
+  // The rank first: who sees that all have joined sees all ranks.
+  store_->add("rank/" + std::to_string(options_.rank), 1);
+  const std::int64_t joined = store_->add("joined", 1);
   if (first != size) {
     refuse("the processes do not agree on the world's size: " + first + " and " + size);
   }
-  store_->add("rank/" + std::to_string(options_.rank), 1);
-  if (store_->add("joined", 1) == options_.size) store_->set("complete", bytes_of("yes"));
+  if (joined == options_.size) store_->set("complete", bytes_of("yes"));
   try {
     store_->wait({"complete"}, options_.timeout);
   } catch (const std::exception&) {
@@ -129,12 +142,28 @@ void World::Impl::join() {
     throw Error("of the world's " + size + " processes these did not come within " +
                 std::to_string(options_.timeout.count()) + " ms: rank" + missing);
   }
+  if (store_->check({"failure"})) throw Error(text_of(store_->get("failure")));
   for (int rank = 0; rank < options_.size; ++rank) {
     const std::int64_t claims = store_->add("rank/" + std::to_string(rank), 0);
     if (claims > 1) {
       refuse("rank " + std::to_string(rank) + " was given to " + std::to_string(claims) +
              " processes: each of the " + size + " needs a rank of its own");
     }
+  }
+}
+
+void World::Impl::wait_until_told() noexcept {
+  try {
+    const std::int64_t told = store_->add("told", 1);
+    if (options_.rank > 0) return;
+    // The store is rank 0's: it stays until all that have come know why it does not go on.
+    const auto end = std::chrono::steady_clock::now() + kLeaveTogether;
+    for (std::int64_t all = told; all < store_->add("joined", 0); all = store_->add("told", 0)) {
+      if (std::chrono::steady_clock::now() > end) return;
+      std::this_thread::sleep_for(kLook);
+    }
+  } catch (const std::exception&) {
+    return;  // nobody is left to be told
   }
 }
 
