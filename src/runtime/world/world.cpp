@@ -175,11 +175,9 @@ void World::Impl::leave() noexcept {
     failed = failure_.has_value();
   }
   try {
+    if (store_->add("left", 1) == options_.size) store_->set("all left", bytes_of("yes"));
     // The store is rank 0's: it stays until the others need it no more.
-    if (!failed) {
-      if (store_->add("left", 1) == options_.size) store_->set("all left", bytes_of("yes"));
-      if (options_.rank == 0) store_->wait({"all left"}, kLeaveTogether);
-    }
+    if (options_.rank == 0 && !failed) store_->wait({"all left"}, kLeaveTogether);
     store_->set("watch/" + std::to_string(options_.rank), bytes_of("left"));
   } catch (const std::exception&) {
     return;  // the store is gone, and with it the watcher's connection
