@@ -79,6 +79,7 @@ std::vector<int> place_ranks(Rank ranks, const PipelineOptions& options) {
                         " processes: start as many processes as there are ranks, or a divisor of that");
   }
   std::vector<int> processes;
+  processes.reserve(static_cast<std::size_t>(ranks));
   for (Rank rank = 0; rank < ranks; ++rank) processes.push_back(rank / (ranks / size));
   return processes;
 }

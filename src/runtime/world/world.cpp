@@ -224,14 +224,14 @@ std::vector<std::string> World::Impl::all_gather(const std::string& text) {
 }
 
 void World::Impl::report_failure(const std::string& text) noexcept {
-  std::string first = text;
+  std::string first;
   try {
     first = text_of(store_->compareSet("failure", {}, bytes_of(text)));
     for (int rank = 0; rank < options_.size; ++rank) {
       store_->set("watch/" + std::to_string(rank), bytes_of("failure"));
     }
   } catch (const std::exception&) {
-    // The store is gone: everybody notices that by himself.
+    first = text;  // the store is gone, which everybody notices by himself
   }
   tell(first);
 }
@@ -256,7 +256,7 @@ void World::Impl::tell(const std::string& text) {
   for (const auto& [id, then] : subscribers_) then(text);
 }
 
-void World::Impl::watch(c10::intrusive_ptr<c10d::Store> store) {
+void World::Impl::watch(const c10::intrusive_ptr<c10d::Store>& store) {
   std::string word;
   try {
     store->wait({"watch/" + std::to_string(options_.rank)}, kForever);

@@ -57,7 +57,7 @@ class World::Impl {
   /// After a refusal: rank 0 waits until the others have heard of it.
   void wait_until_told() noexcept;
   void leave() noexcept;
-  void watch(c10::intrusive_ptr<c10d::Store> store);
+  void watch(const c10::intrusive_ptr<c10d::Store>& store);
   void tell(const std::string& text);
 
   WorldOptions options_;
