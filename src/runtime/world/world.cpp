@@ -2,6 +2,7 @@
 #include <ATen/ops/zeros.h>
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -22,6 +24,7 @@ namespace {
 
 constexpr std::chrono::seconds kLeaveTogether{10};
 constexpr std::chrono::milliseconds kLook{10};
+constexpr std::chrono::milliseconds kConnect{1000};
 constexpr std::chrono::hours kForever{24 * 365};
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
@@ -31,27 +34,76 @@ std::string where(const WorldOptions& options) {
   return options.address + ":" + std::to_string(options.port);
 }
 
-/// The address by which others reach this machine: the one it would itself use to reach rank 0.
-std::string own_address(const WorldOptions& options) {
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// Where rank 0 listens, or would.
+Addresses addresses_of_first(const WorldOptions& options, int type) {
   addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;  // connecting sends nothing
+  hints.ai_socktype = type;
   addrinfo* found = nullptr;
   if (const int error =
           getaddrinfo(options.address.c_str(), std::to_string(options.port).c_str(), &hints, &found)) {
     throw Error("cannot find the address '" + options.address + "' of rank 0: " + gai_strerror(error));
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
-  for (const addrinfo* each = found; each; each = each->ai_next) {
-    const int socket = ::socket(each->ai_family, each->ai_socktype, each->ai_protocol);
-    if (socket < 0) continue;
+  return {found, freeaddrinfo};
+}
+
+/// A socket on the way to an address; what `connect` says is looked at by the caller.
+class ConnectingSocket {
+ public:
+  explicit ConnectingSocket(const addrinfo& to)
+      : descriptor_(socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to.ai_protocol)) {
+    connected_ = descriptor_ >= 0 && connect(descriptor_, to.ai_addr, to.ai_addrlen) == 0;
+    pending_ = descriptor_ >= 0 && !connected_ && errno == EINPROGRESS;
+  }
+  ~ConnectingSocket() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  ConnectingSocket(const ConnectingSocket&) = delete;
+  ConnectingSocket& operator=(const ConnectingSocket&) = delete;
+
+  int descriptor() const { return descriptor_; }
+
+  bool connected_within(std::chrono::milliseconds time) const {
+    if (!pending_) return connected_;
+    pollfd wanted{.fd = descriptor_, .events = POLLOUT, .revents = 0};
+    if (poll(&wanted, 1, static_cast<int>(time.count())) != 1) return false;
+    int error = 0;
+    socklen_t length = sizeof error;
+    return getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+  }
+
+ private:
+  int descriptor_;
+  bool connected_ = false;
+  bool pending_ = false;
+};
+
+/// Returns when somebody listens there, or the time is over. TCPStore waits too, but for
+/// seconds after the first refusal.
+void wait_for_listener(const WorldOptions& options) {
+  const auto end = std::chrono::steady_clock::now() + options.timeout;
+  while (std::chrono::steady_clock::now() < end) {
+    const Addresses all = addresses_of_first(options, SOCK_STREAM);
+    for (const addrinfo* each = all.get(); each; each = each->ai_next) {
+      if (ConnectingSocket(*each).connected_within(kConnect)) return;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+/// The address by which others reach this machine: the one it would itself use to reach rank 0.
+std::string own_address(const WorldOptions& options) {
+  const Addresses all = addresses_of_first(options, SOCK_DGRAM);  // connecting these sends nothing
+  for (const addrinfo* each = all.get(); each; each = each->ai_next) {
+    const ConnectingSocket socket(*each);
     sockaddr_storage own{};
     socklen_t length = sizeof own;
-    const bool known = connect(socket, each->ai_addr, each->ai_addrlen) == 0 &&
-                       getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0;
-    close(socket);
     std::array<char, NI_MAXHOST> text{};
-    if (known && getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, text.data(), text.size(),
-                             nullptr, 0, NI_NUMERICHOST) == 0) {
+    if (socket.connected_within(kConnect) &&
+        getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
       return text.data();
     }
   }
@@ -64,6 +116,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const WorldOptions& options) {
   store.waitWorkers = false;
   store.timeout = options.timeout;
   store.isServer = options.rank == 0 && !options.served_by_launcher;
+  if (!store.isServer) wait_for_listener(options);
   try {
     try {
       return c10::make_intrusive<c10d::TCPStore>(options.address, store);
@@ -100,9 +153,12 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)) {
   store_ = c10::make_intrusive<c10d::PrefixStore>("pipewright/" + options_.attempt, connect_store(options_));
   try {
     join();
-  } catch (const std::exception&) {
+  } catch (const Error&) {
     wait_until_told();
     throw;
+  } catch (const std::exception& error) {
+    throw Error("rank " + std::to_string(options_.rank) + " has lost rank 0 at " + where(options_) +
+                " while the processes met: " + error.what());
   }
   messages_ = make_group(store_, "messages", options_.rank, options_.size, options_);
   control_ = make_group(store_, "control", options_.rank, options_.size, options_);
