@@ -16,7 +16,7 @@
 namespace pipewright {
 namespace {
 
-/// A layout of this size travels with its length, in one message.
+/// What is no larger travels in one message.
 constexpr std::size_t kInline = 4096;
 
 void broadcast_bytes(World& world, at::Tensor bytes, int root) {
