@@ -26,8 +26,12 @@ Progress make_progress(const TrainOptions& options, bool quiet, std::int64_t tok
 void announce(const TrainOptions& options, const Trainer& trainer) {
   const Schedule& plan = trainer.plan();
   std::cout << options.source.title() << ": ranks " << plan.rank_count() << ", microbatches "
-            << plan.microbatches << ", stages " << plan.stage_count() << "; " << trainer.parameter_count()
-            << " parameters, " << trainer.tokens_per_step() << " tokens a step\n";
+            << plan.microbatches << ", stages " << plan.stage_count();
+  if (options.data_parallel > 1) {
+    std::cout << (options.sharded ? ", sharded replicas " : ", replicas ") << options.data_parallel;
+  }
+  std::cout << "; " << trainer.parameter_count() << " parameters, " << trainer.tokens_per_step()
+            << " tokens a step\n";
 }
 
 /// All steps; the losses.

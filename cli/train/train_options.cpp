@@ -55,6 +55,14 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
       ->capture_default_str();
 }
 
+void add_parallel_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--data-parallel", options.data_parallel,
+                 "Replicas of the whole pipeline, each with microbatches of its own; gradients are summed")
+      ->capture_default_str();
+  app.add_flag("--sharded", options.sharded,
+               "Each process keeps only its part of the parameters of a stage that others have, too");
+}
+
 void add_output_options(CLI::App& app, TrainOptions& options) {
   app.add_flag("--json", options.json, "One line of JSON a step, and nothing else, on standard output");
   app.add_option("--timeline", options.timeline,
@@ -77,6 +85,7 @@ std::string read_text(const std::string& path) {
 void TrainOptions::add_to(CLI::App& app) {
   add_schedule_options(app, source);
   add_optimizer_options(app, *this);
+  add_parallel_options(app, *this);
   add_model_options(app, *this);
   add_output_options(app, *this);
 }
@@ -87,6 +96,7 @@ void TrainOptions::check() const {
     throw ArgumentError("--batch must be from 1 to " + std::to_string(gpt::kMostOfAnything));
   }
   if (model.vocab < 0) throw ArgumentError("--vocab must be at least 0");
+  if (data_parallel < 1) throw ArgumentError("--data-parallel must be at least 1");
   if (threads_per_rank < 0) throw ArgumentError("--threads-per-rank must be at least 0");
   if (!(learning_rate() >= 0) || std::isinf(learning_rate())) {
     throw ArgumentError("--lr must be a number of at least 0");

@@ -23,6 +23,8 @@ struct TrainOptions {
   std::optional<double> lr;
   std::optional<double> clip;
   int threads_per_rank = 0;
+  int data_parallel = 1;
+  bool sharded = false;
   bool json = false;
   std::string timeline;
   std::string costs;

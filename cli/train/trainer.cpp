@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -38,7 +39,9 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& opti
 
 std::int64_t count_parameters(const Pipeline& pipeline, World* world) {
   std::int64_t own = 0;
-  for (const at::Tensor& parameter : pipeline.parameters()) own += parameter.numel();
+  for (const LocalParameter& each : pipeline.local_parameters()) {
+    if (each.counts) own += each.tensor.numel();
+  }
   if (!world) return own;
   std::int64_t all = 0;
   for (const std::string& count : world->all_gather(std::to_string(own))) all += std::stoll(count);
@@ -52,14 +55,16 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
   text_.check_context(options_.model.context);
   options_.model.vocab = text_.vocab();
   const Schedule schedule = options_.load_schedule();
-  rows_ = schedule.microbatches * options_.batch;
+  rows_ = options_.data_parallel * schedule.microbatches * options_.batch;
   const auto build = [this, stages = schedule.stage_count()](Stage stage) {
     return gpt::make_stage(options_.model, stage, stages);
   };
-  pipeline_ = std::make_unique<Pipeline>(
-      schedule, build,
-      PipelineOptions{
-          .loss = gpt::next_character_loss, .threads_per_rank = options_.threads_per_rank, .world = world});
+  pipeline_ = std::make_unique<Pipeline>(schedule, build,
+                                         PipelineOptions{.loss = gpt::next_character_loss,
+                                                         .threads_per_rank = options_.threads_per_rank,
+                                                         .world = world,
+                                                         .data_parallel = options_.data_parallel,
+                                                         .sharded = options_.sharded});
   parameter_count_ = count_parameters(*pipeline_, world.get());
   optimizer_ = make_optimizer(options_, pipeline_->parameters());
   // On this thread only the optimizer computes: small operators, which several threads make slower.
@@ -68,11 +73,19 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
 
 Trainer::~Trainer() = default;
 
+at::Tensor Trainer::own_rows(const at::Tensor& all) const {
+  const std::vector<at::Tensor> by_replica = all.chunk(options_.data_parallel);
+  std::vector<at::Tensor> own;
+  for (const int replica : pipeline_->replicas())
+    own.push_back(by_replica[static_cast<std::size_t>(replica)]);
+  return at::cat(own);
+}
+
 StepRecord Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
   const auto data =
       text_.sequences(rows_, options_.model.context, options_.model.seed, static_cast<std::uint64_t>(done_));
-  StepResult result = pipeline_->step({data.tokens}, {data.targets}, {.trace = true});
+  StepResult result = pipeline_->step({own_rows(data.tokens)}, {own_rows(data.targets)}, {.trace = true});
   const at::Tensor norm = options_.clip ? pipeline_->clip_grad_norm(*options_.clip) : pipeline_->grad_norm();
   optimizer_->step();
   optimizer_->zero_grad();

@@ -42,6 +42,9 @@ class Trainer {
   std::vector<Timeline> recent() const { return {recent_.begin(), recent_.end()}; }
 
  private:
+  /// Of the rows for all replicas those for the ones of this process.
+  at::Tensor own_rows(const at::Tensor& all) const;
+
   TrainOptions options_;
   gpt::Characters text_;
   std::unique_ptr<Pipeline> pipeline_;

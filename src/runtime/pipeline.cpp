@@ -5,7 +5,9 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <mutex>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "pipewright/schedule/deadlock.h"
 #include "pipewright/schedule/generate.h"
 #include "pipewright/schedule/validate.h"
+#include "runtime/collective/data_parallel.h"
 #include "runtime/executor/plan_runner.h"
 #include "runtime/optim/norm.h"
 #include "runtime/optim/parameters.h"
@@ -20,6 +23,7 @@
 #include "runtime/transport/c10d.h"
 #include "runtime/transport/inproc.h"
 #include "runtime/world/agreement.h"
+#include "runtime/world/mesh.h"
 #include "runtime/world/remote_failure.h"
 #include "runtime/world/results.h"
 #include "runtime/world/world_impl.h"
@@ -57,41 +61,6 @@ class ThreadCount {
   int before_;
 };
 
-/// For each rank the process where it runs.
-std::vector<int> place_ranks(Rank ranks, const PipelineOptions& options) {
-  const int size = options.world ? options.world->size() : 1;
-  if (!options.processes.empty()) {
-    if (options.processes.size() != static_cast<std::size_t>(ranks)) {
-      throw ArgumentError("processes are given for " + std::to_string(options.processes.size()) +
-                          " ranks, the schedule has " + std::to_string(ranks));
-    }
-    for (const int process : options.processes) {
-      if (process < 0 || process >= size) {
-        throw ArgumentError("there is no process " + std::to_string(process) + " in a world of " +
-                            std::to_string(size));
-      }
-    }
-    return options.processes;
-  }
-  if (ranks % size != 0) {
-    throw ArgumentError("a schedule of " + std::to_string(ranks) + " ranks does not fit a world of " +
-                        std::to_string(size) +
-                        " processes: start as many processes as there are ranks, or a divisor of that");
-  }
-  std::vector<int> processes;
-  processes.reserve(static_cast<std::size_t>(ranks));
-  for (Rank rank = 0; rank < ranks; ++rank) processes.push_back(rank / (ranks / size));
-  return processes;
-}
-
-std::vector<Rank> ranks_of(int process, const std::vector<int>& processes) {
-  std::vector<Rank> ranks;
-  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
-    if (processes[rank] == process) ranks.push_back(static_cast<Rank>(rank));
-  }
-  return ranks;
-}
-
 }  // namespace
 
 class Pipeline::Impl {
@@ -99,30 +68,32 @@ class Pipeline::Impl {
   Impl(const Schedule& schedule, const StageFactory& build, PipelineOptions options)
       : options_(std::move(options)),
         plan_(checked_plan(schedule, options_.lower)),
-        processes_(place_ranks(plan_.rank_count(), options_)),
-        local_ranks_(ranks_of(world() ? world()->rank() : 0, processes_)),
-        transport_(world() ? make_c10d_transport(*world(), processes_, plan_.stage_count(), options_.timeout)
+        mesh_(plan_.rank_count(), options_.data_parallel, world() ? world()->rank() : 0,
+              world() ? world()->size() : 1, options_.processes),
+        transport_(world() ? make_c10d_transport(*world(), mesh_, plan_.stage_count(), options_.timeout)
                            : make_inproc_transport(options_.timeout)),
-        failure_(*transport_, [this](const StepError& error) { tell_others(error); }),
+        failure_(
+            mesh_.replicas(), [this] { end_waits(); },
+            [this](const StepError& error) { tell_others(error); }),
         models_(build_models(build)),
-        train_(std::move(plan_), local_ranks_, *transport_, models_, options_.loss, handlers, failure_) {
-    state_of(models_);  // names are distinct
+        data_parallel_(agreed_mesh(), plan_, models_, options_),
+        train_(std::move(plan_), mesh_, *transport_, models_, data_parallel_, options_.loss, handlers,
+               failure_),
+        tied_(options_, parameters()) {
     if (world()) {
-      check_agreement(*world(), plan(), processes_, models_);
       others_ = world()->impl().on_failure(
           [this](const std::string& word) { failure_.report_remote(remote_failure(word)); });
     }
-    tied_ = TiedParameters(options_.tied, pipewright::named_parameters(models_), world());
     tied_.share_values();
     for (const std::vector<Action>& actions : plan().ranks) {
       trains_ |= std::ranges::any_of(actions, [](Action action) { return gives_weight_grad(action.kind); });
     }
     if (options_.threads_per_rank == 0) {
-      const auto ranks = static_cast<int>(local_ranks_.size());
+      const auto ranks = static_cast<int>(mesh_.local().size());
       options_.threads_per_rank = std::max(1, at::get_num_threads() / std::max(1, ranks));
     }
-    if (local_ranks_.size() > 1) {
-      workers_ = std::make_unique<Workers>(local_ranks_.size(), options_.threads_per_rank);
+    if (mesh_.local().size() > 1) {
+      workers_ = std::make_unique<Workers>(mesh_.local().size(), options_.threads_per_rank);
     }
   }
 
@@ -139,7 +110,7 @@ class Pipeline::Impl {
     step.grad_scale = 1 / (denominator * options.accumulation);
     tied_.before_step();
     StepResult result = run(train_, step, batch, {denominator, options.outputs, options.everywhere});
-    tied_.after_step();
+    together([this] { tied_.after_step(); });
     return result;
   }
 
@@ -153,24 +124,63 @@ class Pipeline::Impl {
   void infer(const Batch& batch, const OutputHandler& on_output, const EvalOptions& options) {
     Step step;
     PlanRunner& runner = forward_runner(prepare_forward(batch, options, step));
-    step.on_output = on_output;
+    std::mutex one_at_a_time;
+    step.on_output = [&](Microbatch microbatch, Values values) {
+      const std::lock_guard lock(one_at_a_time);
+      on_output(microbatch, std::move(values));
+    };
     run(runner, step, batch, {.denominator = 1, .keep_outputs = false, .everywhere = false});
   }
 
   World* world() const { return options_.world.get(); }
   const Schedule& plan() const { return train_.plan(); }
-  StageModels& models() { return models_; }
-  const StageModels& models() const { return models_; }
+  /// By replica.
+  ReplicaModels& models() { return models_; }
+  const Mesh& mesh() const { return mesh_; }
   const TiedParameters& tied() const { return tied_; }
   const PlanRunner& training() const { return train_; }
 
-  std::vector<at::Tensor> gradients(bool with_copies) const {
+  std::vector<LocalParameter> parameters() const {
+    if (mesh_.local().empty()) return {};
+    if (mesh_.replicas() == 1) return whole_parameters(models_.begin()->second);
+    std::vector<LocalParameter> all;
+    for (const auto& [stage, replicas] : data_parallel_.stages()) {
+      for (LocalParameter& each : replicas->parameters()) all.push_back(std::move(each));
+    }
+    return all;
+  }
+
+  enum class Gradients { All, EachOnce };
+  /// `EachOnce`: over all processes, every element of the whole model's gradient once.
+  std::vector<at::Tensor> gradients(Gradients which) const {
     std::vector<at::Tensor> grads;
-    for (const auto& [name, parameter] : pipewright::named_parameters(models_)) {
-      if (!parameter.grad().defined() || (!with_copies && tied_.is_copy(parameter))) continue;
-      grads.push_back(parameter.grad());
+    for (const LocalParameter& each : parameters()) {
+      if (!each.tensor.grad().defined()) continue;
+      if (which == Gradients::All || (each.counts && !tied_.is_copy(each.name))) {
+        grads.push_back(each.tensor.grad());
+      }
     }
     return grads;
+  }
+
+  StateDict state() {
+    StateDict all;
+    // Those of an earlier replica stay.
+    for (const auto& [replica, models] : models_) all.merge(state_of(models));
+    together([&] {
+      for (const auto& [stage, replicas] : data_parallel_.stages()) replicas->gather_state(all);
+    });
+    return all;
+  }
+
+  /// REQUIRES: there are no problems with the state.
+  void load(const StateDict& state) {
+    for (const auto& [replica, models] : models_) {
+      StateDict own = state_of(models);
+      for (const auto& [stage, replicas] : data_parallel_.stages()) replicas->load_state(state, own);
+      load_state(state, own);
+    }
+    together([this] { tied_.share_values(); });
   }
 
   Handlers handlers;
@@ -185,24 +195,52 @@ class Pipeline::Impl {
     bool everywhere;
   };
 
-  StageModels build_models(const StageFactory& build) const {
-    StageModels models;
-    for (Stage stage = 0; stage < plan_.stage_count(); ++stage) {
-      const Rank rank = plan_.placement[static_cast<std::size_t>(stage)];
-      if (std::ranges::find(local_ranks_, rank) != local_ranks_.end()) models.emplace(stage, build(stage));
+  ReplicaModels build_models(const StageFactory& build) const {
+    ReplicaModels models;
+    for (const Position& position : mesh_.local()) {
+      StageModels& stages = models[position.replica];
+      for (Stage stage = 0; stage < plan_.stage_count(); ++stage) {
+        if (plan_.placement[static_cast<std::size_t>(stage)] == position.rank) {
+          stages.emplace(stage, build(stage));
+        }
+      }
     }
     return models;
+  }
+
+  /// Before the replicas exchange anything: the same in all processes.
+  const Mesh& agreed_mesh() const {
+    for (const auto& [replica, models] : models_) state_of(models);  // names are distinct
+    if (world()) check_agreement(*world(), plan_, mesh_, options_, models_);
+    return mesh_;
+  }
+
+  /// Runs what waits for other processes; throws StepError where one of them has failed.
+  template <typename Run>
+  void together(Run run) {
+    try {
+      run();
+    } catch (const Stopped&) {
+      failure_.rethrow();
+      throw Error("the world is over: start its processes again");
+    }
+  }
+
+  void end_waits() {
+    transport_->abort();
+    data_parallel_.abort();
+    tied_.abort();
   }
 
   void tell_others(const StepError& error) const {
     if (world()) world()->impl().report_failure(to_word(error));
   }
 
-  /// The process of the last stage, where losses and outputs are.
-  int last_process() const { return processes_[static_cast<std::size_t>(plan().placement.back())]; }
+  /// The process of a replica's last stage, where its losses and outputs are.
+  int last_process(int replica) const { return mesh_.process_of({replica, plan().placement.back()}); }
 
-  static double denominator_of(const std::optional<double>& given, Microbatch microbatches) {
-    const double denominator = given.value_or(microbatches);
+  double denominator_of(const std::optional<double>& given, Microbatch microbatches) const {
+    const double denominator = given.value_or(microbatches * mesh_.replicas());
     if (!(denominator > 0)) {
       throw ArgumentError("the denominator must be positive, not " + std::to_string(denominator));
     }
@@ -216,8 +254,9 @@ class Pipeline::Impl {
     step.with_loss = targets || !options_.loss;
     step.trace = options.trace;
     if (options.microbatches > 0) return options.microbatches;
-    return batch.microbatches.empty() ? plan().microbatches
-                                      : static_cast<Microbatch>(batch.microbatches.size());
+    if (batch.microbatches.empty()) return plan().microbatches;
+    const auto replicas = static_cast<Microbatch>(mesh_.local_replicas().size());
+    return static_cast<Microbatch>(batch.microbatches.size()) / std::max<Microbatch>(1, replicas);
   }
 
   PlanRunner& forward_runner(Microbatch microbatches) {
@@ -229,8 +268,8 @@ class Pipeline::Impl {
                                              .microbatches = microbatches,
                                              .placement = plan().placement});
     std::unique_ptr<PlanRunner>& runner = forward_[microbatches];
-    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), local_ranks_, *transport_,
-                                          models_, options_.loss, handlers, failure_);
+    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), mesh_, *transport_, models_,
+                                          data_parallel_, options_.loss, handlers, failure_);
     return *runner;
   }
 
@@ -246,65 +285,117 @@ class Pipeline::Impl {
     }
   }
 
-  StepResult run(PlanRunner& runner, Step& step, const Batch& batch, const Results& wanted) {
+  StepResult run(PlanRunner& runner, const Step& like, const Batch& batch, const Results& wanted) {
     if (world()) {
       if (const std::optional<std::string> word = world()->impl().failure()) throw remote_failure(*word);
     }
-    const Microbatch microbatches = runner.plan().microbatches;
-    step.microbatches = split(batch, microbatches);
-    if (world() && step.trace) world()->all_gather({});  // so that all start at the same time
-    step.losses.resize(static_cast<std::size_t>(microbatches));
     std::vector<Values> outputs;
-    if (wanted.keep_outputs) {
-      outputs.resize(static_cast<std::size_t>(microbatches));
-      step.on_output = [&](Microbatch microbatch, Values values) {
-        outputs[static_cast<std::size_t>(microbatch)] = std::move(values);
-      };
-    }
+    std::vector<Step> steps = make_steps(runner, like, batch, wanted.keep_outputs ? &outputs : nullptr);
+    if (world() && like.trace) world()->all_gather({});  // so that all start at the same time
     if (workers_) {
-      runner.run(step, workers_.get());
-    } else {
+      runner.run(steps, workers_.get());
+    } else if (!steps.empty()) {
       const ThreadCount threads(options_.threads_per_rank);
-      runner.run(step, nullptr);
+      runner.run(steps, nullptr);
     }
 
     const at::AutoGradMode no_grad(false);
     StepResult result;
-    if (step.losses.front().defined()) result.losses = std::move(step.losses);
-    for (at::Tensor& loss : result.losses) {
-      if (loss.dim() != 0) loss = loss.reshape({});
+    for (Step& step : steps) {
+      if (!step.losses.front().defined()) continue;
+      for (const at::Tensor& loss : step.losses) {
+        result.losses.push_back(loss.dim() == 0 ? loss : loss.reshape({}));
+      }
     }
-    if (wanted.keep_outputs && (!world() || world()->rank() == last_process())) {
-      result.outputs = merge_outputs(outputs, options_.merge);
+    std::erase_if(outputs, [](const Values& values) { return values.empty(); });
+    if (like.trace) result.timeline = runner.take_timeline();
+    if (world() && wanted.everywhere) {
+      share(result, outputs, runner.plan().microbatches);
+      if (like.trace) share_timeline(result.timeline, steps);
     }
-    if (step.trace) result.timeline = runner.take_timeline();
-    if (world() && wanted.everywhere) share(result, step);
+    if (!outputs.empty()) result.outputs = merge_outputs(outputs, options_.merge);
     if (!result.losses.empty()) result.loss = at::stack(result.losses).sum().div_(wanted.denominator);
     result.peak_live = runner.peak_live();
     return result;
   }
 
-  /// Gives every process what only some have: losses and outputs, and the times of their ranks.
-  void share(StepResult& result, const Step& step) const {
-    Values values = {result.losses.empty() ? at::Tensor() : at::stack(result.losses)};
-    values.insert(values.end(), result.outputs.begin(), result.outputs.end());
-    values = broadcast(*world(), values, last_process());
-    result.losses = values.front().defined() ? values.front().unbind() : std::vector<at::Tensor>();
-    result.outputs.assign(values.begin() + 1, values.end());
-    if (step.trace) gather_timeline(*world(), processes_, step.start, result.timeline);
+  /// A step for each local replica, with its part of the batch. `outputs`, if given, get those of all of
+  /// them.
+  std::vector<Step> make_steps(const PlanRunner& runner, const Step& like, const Batch& batch,
+                               std::vector<Values>* outputs) const {
+    const Microbatch microbatches = runner.plan().microbatches;
+    const std::vector<int>& replicas = mesh_.local_replicas();
+    if (replicas.empty()) return {};
+    std::vector<MicrobatchValues> brought =
+        split(batch, microbatches * static_cast<Microbatch>(replicas.size()));
+    if (outputs) outputs->resize(brought.size());
+    std::vector<Step> steps;
+    auto next = brought.begin();
+    for (const int replica : replicas) {
+      Step& step = steps.emplace_back(like);
+      const Microbatch first_here = microbatches * static_cast<Microbatch>(steps.size() - 1);
+      if (outputs) {
+        step.on_output = [outputs, first_here](Microbatch microbatch, Values values) {
+          (*outputs)[static_cast<std::size_t>(first_here + microbatch)] = std::move(values);
+        };
+      } else if (like.on_output) {
+        step.on_output = [&like, first = replica * microbatches](Microbatch microbatch, Values values) {
+          like.on_output(first + microbatch, std::move(values));
+        };
+      }
+      step.microbatches.assign(std::make_move_iterator(next), std::make_move_iterator(next + microbatches));
+      next += microbatches;
+      step.losses.resize(static_cast<std::size_t>(microbatches));
+    }
+    return steps;
+  }
+
+  /// Gives every process the losses and outputs of all replicas, by one broadcast for each.
+  void share(StepResult& result, std::vector<Values>& outputs, Microbatch microbatches) const {
+    const auto count = static_cast<std::size_t>(microbatches);
+    const std::vector<at::Tensor> own_losses = std::exchange(result.losses, {});
+    const std::vector<Values> own_outputs = std::exchange(outputs, {});
+    std::size_t first = 0;  // of this process's next replica with a last stage here
+    for (int replica = 0; replica < mesh_.replicas(); ++replica) {
+      const int root = last_process(replica);
+      Values values(1);
+      if (root == mesh_.own_process()) {
+        if (!own_losses.empty()) {
+          values[0] = at::stack(at::TensorList(own_losses).slice(first, count));
+        }
+        for (std::size_t at = first; at < std::min(first + count, own_outputs.size()); ++at) {
+          values.insert(values.end(), own_outputs[at].begin(), own_outputs[at].end());
+        }
+        first += count;
+      }
+      values = broadcast(*world(), values, root);
+      if (values[0].defined()) {
+        for (const at::Tensor& loss : values[0].unbind()) result.losses.push_back(loss);
+      }
+      const auto each = static_cast<std::ptrdiff_t>((values.size() - 1) / count);
+      for (auto from = values.begin() + 1; from != values.end(); from += each) {
+        outputs.emplace_back(from, from + each);
+      }
+    }
+  }
+
+  void share_timeline(Timeline& timeline, const std::vector<Step>& steps) const {
+    std::vector<int> processes;
+    for (Rank rank = 0; rank < mesh_.ranks(); ++rank) processes.push_back(mesh_.process_of({0, rank}));
+    gather_timeline(*world(), processes, steps.empty() ? Clock::now() : steps.front().start, timeline);
   }
 
   PipelineOptions options_;
-  Schedule plan_;                     // only until the training runner has it
-  const std::vector<int> processes_;  // of each rank
-  const std::vector<Rank> local_ranks_;
+  Schedule plan_;  // only until the training runner has it
+  const Mesh mesh_;
   std::unique_ptr<Transport> transport_;
   Failure failure_;
-  StageModels models_;
+  ReplicaModels models_;
+  DataParallel data_parallel_;
   PlanRunner train_;
+  TiedParameters tied_;
   bool trains_ = false;  // the plan has backwards
   std::map<Microbatch, std::unique_ptr<PlanRunner>> forward_;
-  TiedParameters tied_;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<World::Impl::Subscription> others_;  // to their failures
 };
@@ -336,26 +427,36 @@ void Pipeline::set_overlap_handler(Handler handler) { impl_->handlers.overlap = 
 const Schedule& Pipeline::plan() const { return impl_->plan(); }
 
 StageModel& Pipeline::stage(Stage stage) {
-  const auto found = impl_->models().find(stage);
-  if (found == impl_->models().end()) {
-    throw ArgumentError("there is no stage " + std::to_string(stage) + " in this process");
+  for (auto& [replica, models] : impl_->models()) {
+    const auto found = models.find(stage);
+    if (found != models.end()) return found->second;
   }
-  return found->second;
+  throw ArgumentError("there is no stage " + std::to_string(stage) + " in this process");
 }
+
+std::vector<int> Pipeline::replicas() const { return impl_->mesh().local_replicas(); }
 
 void Pipeline::train(bool on) {
-  for (auto& [stage, model] : impl_->models()) {
-    if (model.module) model.module->train(on);
+  for (auto& [replica, models] : impl_->models()) {
+    for (auto& [stage, model] : models) {
+      if (model.module) model.module->train(on);
+    }
   }
 }
 
+std::vector<LocalParameter> Pipeline::local_parameters() const { return impl_->parameters(); }
+
 std::vector<std::pair<std::string, at::Tensor>> Pipeline::named_parameters() const {
-  return pipewright::named_parameters(impl_->models());
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (LocalParameter& each : impl_->parameters()) {
+    named.emplace_back(std::move(each.name), std::move(each.tensor));
+  }
+  return named;
 }
 
 std::vector<at::Tensor> Pipeline::parameters() const {
   std::vector<at::Tensor> tensors;
-  for (auto& [name, parameter] : named_parameters()) tensors.push_back(std::move(parameter));
+  for (LocalParameter& each : impl_->parameters()) tensors.push_back(std::move(each.tensor));
   return tensors;
 }
 
@@ -364,17 +465,17 @@ void Pipeline::zero_grad() {
 }
 
 at::Tensor Pipeline::grad_norm(double p) const {
-  const at::Tensor own = norm_of(impl_->gradients(false), p);
+  const at::Tensor own = norm_of(impl_->gradients(Impl::Gradients::EachOnce), p);
   return impl_->world() ? norm_over(*impl_->world(), own, p) : own;
 }
 
 at::Tensor Pipeline::clip_grad_norm(double max_norm, double p) {
   at::Tensor norm = grad_norm(p);
-  scale_to_norm(impl_->gradients(true), norm, max_norm);
+  scale_to_norm(impl_->gradients(Impl::Gradients::All), norm, max_norm);
   return norm;
 }
 
-Pipeline::StateDict Pipeline::state_dict() const { return state_of(impl_->models()); }
+Pipeline::StateDict Pipeline::state_dict() const { return impl_->state(); }
 
 void Pipeline::load_state_dict(const StateDict& state) {
   const StateDict own = state_dict();
@@ -390,8 +491,7 @@ void Pipeline::load_state_dict(const StateDict& state) {
   std::string problems = load_problems(state, own, elsewhere);
   if (World* world = impl_->world()) problems = first_error(*world, problems);
   if (!problems.empty()) throw ArgumentError(problems);
-  load_state(state, own);
-  impl_->tied().share_values();
+  impl_->load(state);
 }
 
 std::map<Stage, std::string> Pipeline::unsplit_stages() const { return impl_->training().unsplit_stages(); }

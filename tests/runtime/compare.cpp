@@ -176,7 +176,7 @@ StepError failure_of(Pipeline& pipeline, const std::vector<MicrobatchValues>& mi
     return error;
   }
   ADD_FAILURE() << "the step succeeded";
-  return {-1, Action{}, "", nullptr};
+  return {-1, -1, Action{}, "", nullptr};
 }
 
 void expect_parity(const Model& model, const Schedule& schedule) {

@@ -220,10 +220,7 @@ StageFactory cut(const Model& model, Stage stages) {
   };
 }
 
-Microbatch microbatch_now() {
-  const auto action = current_action();
-  return action ? static_cast<Microbatch>(action->microbatch) : announced;
-}
+Microbatch microbatch_now() { return current_microbatch().value_or(announced); }
 
 void announce_microbatch(Microbatch microbatch) { announced = microbatch; }
 

@@ -26,9 +26,11 @@ class TimeoutError : public Error {
 /// again; gradients may be partly accumulated, so zero them before the next step.
 class StepError : public Error {
  public:
-  StepError(Rank at_rank, Action at_action, const std::string& message, std::exception_ptr why)
-      : Error(message), rank(at_rank), action(at_action), cause(std::move(why)) {}
+  StepError(int in_replica, Rank at_rank, Action at_action, const std::string& message,
+            std::exception_ptr why)
+      : Error(message), replica(in_replica), rank(at_rank), action(at_action), cause(std::move(why)) {}
 
+  int replica;
   Rank rank;
   Action action;
   /// What the stage, the loss or the handler threw.

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -42,13 +43,23 @@ struct PipelineOptions {
   /// The processes among which the ranks are spread; null: all ranks are threads of this one.
   /// Every process makes the pipeline, and calls its functions, in the same order.
   std::shared_ptr<World> world = {};
-  /// For each rank the process where it runs. Empty: equally many ranks, in order, on each.
+  /// Replicas of the whole pipeline, each with its own part of the data: gradients are summed over them
+  /// at REDUCE_GRAD. All start with the first one's parameters and buffers.
+  int data_parallel = 1;
+  /// Parameters are spread over the processes that have replicas of a stage, and there as a whole only
+  /// from UNSHARD to RESHARD.
+  bool sharded = false;
+  /// In which gradients are summed over the replicas, and in which shards are kept. Not given: the
+  /// parameter's.
+  std::optional<at::ScalarType> reduce_dtype = {};
+  /// For each rank, and there for each replica, the process where it runs. Empty: equally many, in that
+  /// order, on each.
   std::vector<int> processes = {};
 };
 
 struct StepOptions {
   /// The losses' sum is divided by it, and so are the gradients. Not given: the
-  /// number of microbatches, so that the loss is their mean.
+  /// number of microbatches of all replicas, so that the loss is their mean.
   std::optional<double> denominator = {};
   /// Steps over which gradients are accumulated before they are used: multiplies the denominator
   /// of the gradients, not of the loss shown.
@@ -63,7 +74,7 @@ struct StepOptions {
 };
 
 struct EvalOptions {
-  /// 0: as many as the schedule has.
+  /// Of each replica; 0: as many as the schedule has.
   Microbatch microbatches = 0;
   std::optional<double> denominator = {};
   bool outputs = true;
@@ -74,11 +85,11 @@ struct EvalOptions {
 struct StepResult {
   /// Σ losses / denominator, detached; undefined where there was no loss.
   at::Tensor loss;
-  /// By microbatch, whatever the order in which they ran.
+  /// By replica and there by microbatch, whatever the order in which they ran.
   std::vector<at::Tensor> losses;
   /// The last stage's outputs, merged, when asked for.
   Values outputs;
-  /// When everything ran, in milliseconds from the start of the step, when asked for.
+  /// When everything ran in the first replica, in milliseconds from the start of the step, when asked for.
   Timeline timeline;
   /// For each rank the most microbatches, over its stages, whose activations were held at once.
   std::vector<int> peak_live;
@@ -86,10 +97,12 @@ struct StepResult {
 
 /// What a handler sees of the action it stands in for.
 struct ActionContext {
+  int replica;
   Rank rank;
   /// One action, or the parts of an OVERLAP_F_B.
   std::span<const Action> cell;
   const Schedule& plan;
+  /// Those of this replica.
   const std::vector<MicrobatchValues>& microbatches;
   /// By microbatch; undefined until the last stage's forward has run.
   std::span<const at::Tensor> losses;
@@ -101,9 +114,24 @@ struct ActionContext {
 };
 using Handler = std::function<void(const ActionContext&)>;
 
+/// A parameter as this process has it: whole or, where it is sharded, a part of it, flat.
+struct LocalParameter {
+  /// In the unsplit model.
+  std::string name;
+  /// What an optimizer works on; its gradient is that of all replicas.
+  at::Tensor tensor;
+  /// Of the whole.
+  std::vector<std::int64_t> sizes;
+  /// Where the part begins in the flattened whole.
+  std::int64_t offset = 0;
+  /// True in one of the processes that have the same; the others leave it out of sums over all.
+  bool counts = true;
+};
+
 /// A model cut into stages, run by a schedule. The ranks are threads of this process, or of
 /// several: then stages, parameters and gradients here are those of its own ranks,
-/// and batches need to have only what its own stages take.
+/// and batches need to have only what its own stages take. With data parallelism a batch
+/// is that of this process's replicas, one after the other.
 ///
 /// One thread at a time may use a Pipeline; the stages, the loss and handlers
 /// are called on the ranks' threads. A step adds to the parameters' gradients;
@@ -124,7 +152,7 @@ class Pipeline {
   StepResult eval(const Batch& batch, const EvalOptions& options = {});
 
   /// Forward without gradients; each microbatch's outputs are handed over as they
-  /// come, on the last stage's thread.
+  /// come, on the last stage's thread, one at a time. Microbatches count on from replica to replica.
   using OutputHandler = std::function<void(Microbatch, Values)>;
   void infer(const Batch& batch, const OutputHandler& on_output, const EvalOptions& options = {});
 
@@ -135,12 +163,16 @@ class Pipeline {
 
   /// The lowered plan that `step` runs.
   const Schedule& plan() const;
-  /// Throws ArgumentError for a stage that is not of this process.
+  /// Of this process's first replica. Throws ArgumentError for a stage that is not of this process.
+  /// Between steps the modules of sharded stages have parameters without memory.
   StageModel& stage(Stage stage);
+  /// The replicas that have ranks in this process, in ascending order.
+  std::vector<int> replicas() const;
   /// Training or evaluation mode of every module.
   void train(bool on = true);
 
-  /// Parameters by their global names; a tensor that several stages share comes once.
+  /// What an optimizer works on, by global names; a tensor that several stages share comes once.
+  std::vector<LocalParameter> local_parameters() const;
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
   std::vector<at::Tensor> parameters() const;
   void zero_grad();
@@ -150,7 +182,8 @@ class Pipeline {
   /// Scales the gradients so that their norm is at most `max_norm`; returns the norm before.
   at::Tensor clip_grad_norm(double max_norm, double p = 2);
 
-  /// Parameters and buffers by their global names: the tensors themselves, not copies.
+  /// Parameters and buffers by their global names: the tensors themselves, not copies; but sharded
+  /// parameters are gathered, for which all processes call it.
   using StateDict = std::map<std::string, at::Tensor>;
   StateDict state_dict() const;
   /// Copies values in. Throws ArgumentError that names what is missing, of another shape or unknown

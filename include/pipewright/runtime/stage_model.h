@@ -75,7 +75,7 @@ struct StageModel {
   }
 };
 
-/// Builds a stage's piece of the model; called once, and only for stages of this process.
+/// Builds a stage's piece of the model; called for the stages of this process, once for each of its replicas.
 using StageFactory = std::function<StageModel(Stage)>;
 
 }  // namespace pipewright

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "pipewright/base/ids.h"
 #include "pipewright/schedule/action.h"
 
 namespace pipewright {
@@ -10,15 +11,21 @@ namespace pipewright {
 /// Says, while it lives, which action this thread is running.
 class CurrentAction {
  public:
-  explicit CurrentAction(Action action) : before_(std::exchange(slot(), action)) {}
+  struct Running {
+    Action action;
+    /// The number, over all replicas, of this replica's microbatch 0.
+    Microbatch first_microbatch;
+  };
+
+  explicit CurrentAction(Running running) : before_(std::exchange(slot(), running)) {}
   ~CurrentAction() { slot() = before_; }
   CurrentAction(const CurrentAction&) = delete;
   CurrentAction& operator=(const CurrentAction&) = delete;
 
-  static std::optional<Action>& slot();
+  static std::optional<Running>& slot();
 
  private:
-  std::optional<Action> before_;
+  std::optional<Running> before_;
 };
 
 }  // namespace pipewright

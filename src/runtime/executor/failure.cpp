@@ -21,12 +21,12 @@ std::string message_of(const std::exception_ptr& cause) {
 
 }  // namespace
 
-void Failure::report(Rank rank, Action action, const std::exception_ptr& cause) {
-  const StepError error(rank, action,
-                        "rank " + std::to_string(rank) + ", " + to_text(action) + " (stage " +
-                            std::to_string(action.stage) + "): " + message_of(cause),
-                        cause);
-  if (keep(error) && tell_) tell_(error);
+void Failure::report(Position position, Action action, const std::exception_ptr& cause) {
+  std::string where = replicas_ > 1 ? "replica " + std::to_string(position.replica) + ", " : "";
+  where += "rank " + std::to_string(position.rank) + ", " + to_text(action) + " (stage " +
+           std::to_string(action.stage) + "): ";
+  const StepError error(position.replica, position.rank, action, where + message_of(cause), cause);
+  if (keep(error)) tell_(error);
 }
 
 void Failure::report_remote(const StepError& error) { keep(error); }
@@ -39,7 +39,7 @@ bool Failure::keep(const StepError& error) {
     if (is_first) first_.emplace(error);
   }
   raised_ = true;
-  transport_.abort();
+  end_waits_();
   return is_first;
 }
 

@@ -1,31 +1,47 @@
 #include "runtime/executor/plan_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pipewright {
 
-PlanRunner::PlanRunner(Schedule plan, const std::vector<Rank>& local_ranks, Transport& transport,
-                       StageModels& models, const Loss& loss, const Handlers& handlers, Failure& failure)
-    : plan_(std::move(plan)), transport_(transport), handlers_(handlers), failure_(failure) {
-  for (const Rank rank : local_ranks) {
-    executors_.push_back(
-        std::make_unique<RankExecutor>(plan_, rank, transport, models, loss, handlers, failure));
+PlanRunner::PlanRunner(Schedule plan, const Mesh& mesh, Transport& transport, ReplicaModels& models,
+                       DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
+                       Failure& failure)
+    : plan_(std::move(plan)),
+      mesh_(mesh),
+      transport_(transport),
+      data_parallel_(data_parallel),
+      handlers_(handlers),
+      failure_(failure) {
+  for (const Position position : mesh.local()) {
+    executors_.push_back(std::make_unique<RankExecutor>(
+        plan_, position, transport, models.at(position.replica), data_parallel, loss, handlers, failure));
   }
 }
 
-void PlanRunner::run(Step& step, Workers* workers) {
-  transport_.begin_step(step.trace);
-  step.start = Clock::now();
+void PlanRunner::run(std::vector<Step>& steps, Workers* workers) {
+  transport_.begin_step(steps.front().trace);
+  data_parallel_.begin_step();
+  const Clock::time_point start = Clock::now();
+  for (Step& step : steps) step.start = start;
+  const auto run_at = [&](std::size_t at) {
+    RankExecutor& executor = *executors_[at];
+    const auto replica = std::ranges::find(mesh_.local_replicas(), executor.position().replica);
+    executor.run(steps[static_cast<std::size_t>(replica - mesh_.local_replicas().begin())]);
+  };
   if (workers) {
-    workers->start([&](std::size_t at) { executors_[at]->run(step); });
+    workers->start(run_at);
     workers->wait();
   } else if (!executors_.empty()) {
-    executors_.front()->run(step);
+    run_at(0);
   }
   deliver();
+  if (!failure_.raised()) data_parallel_.end_step(failure_);
   // Handlers need not take what is sent to the actions that they stand in for.
   if (!failure_.raised() && !handlers_.any()) return;
   for (const auto& executor : executors_) executor->clear();
+  if (failure_.raised()) data_parallel_.drop_step();
   transport_.reset();
   failure_.rethrow();
 }
@@ -36,7 +52,8 @@ void PlanRunner::deliver() {
     if (const std::optional<Undelivered> lost = transport_.end_step()) {
       const ChannelId& channel = lost->channel;
       const Kind kind = channel.carries_gradients() ? Kind::SendB : Kind::SendF;
-      failure_.report(channel.from_rank, make_action(channel.from, kind, lost->microbatch), lost->cause);
+      failure_.report({channel.replica, channel.from_rank}, make_action(channel.from, kind, lost->microbatch),
+                      lost->cause);
     }
   } catch (const Stopped&) {
     return;  // another process's failure, reported there
@@ -47,7 +64,9 @@ Timeline PlanRunner::take_timeline() {
   Timeline timeline{.ranks = {}, .placement = plan_.placement, .microbatches = plan_.microbatches};
   timeline.ranks.resize(plan_.ranks.size());
   for (const auto& executor : executors_) {
-    timeline.ranks[static_cast<std::size_t>(executor->rank())] = executor->take_trace();
+    const Position position = executor->position();
+    if (position.replica == 0)
+      timeline.ranks[static_cast<std::size_t>(position.rank)] = executor->take_trace();
   }
   return timeline;
 }
@@ -55,7 +74,8 @@ Timeline PlanRunner::take_timeline() {
 std::vector<int> PlanRunner::peak_live() const {
   std::vector<int> peaks(plan_.ranks.size());
   for (const auto& executor : executors_) {
-    peaks[static_cast<std::size_t>(executor->rank())] = executor->peak_live();
+    int& peak = peaks[static_cast<std::size_t>(executor->position().rank)];
+    peak = std::max(peak, executor->peak_live());
   }
   return peaks;
 }

@@ -15,15 +15,16 @@ namespace pipewright {
 class PlanRunner {
  public:
   /// All but the plan are kept by reference and outlive the runner.
-  PlanRunner(Schedule plan, const std::vector<Rank>& local_ranks, Transport& transport, StageModels& models,
-             const Loss& loss, const Handlers& handlers, Failure& failure);
+  PlanRunner(Schedule plan, const Mesh& mesh, Transport& transport, ReplicaModels& models,
+             DataParallel& data_parallel, const Loss& loss, const Handlers& handlers, Failure& failure);
 
   const Schedule& plan() const { return plan_; }
 
-  /// Throws StepError; the runner can be used again.
-  void run(Step& step, Workers* workers);
+  /// `steps`: one for each local replica. Throws StepError; the runner can be used again.
+  void run(std::vector<Step>& steps, Workers* workers);
 
-  /// Of the last step; empty, and 0, for ranks of other processes.
+  /// Of the last step; empty, and 0, for ranks of other processes. The timeline is that of replica 0, the
+  /// peaks are over all.
   Timeline take_timeline();
   std::vector<int> peak_live() const;
 
@@ -34,10 +35,12 @@ class PlanRunner {
   void deliver();
 
   const Schedule plan_;
+  const Mesh& mesh_;
   Transport& transport_;
+  DataParallel& data_parallel_;
   const Handlers& handlers_;
   Failure& failure_;
-  std::vector<std::unique_ptr<RankExecutor>> executors_;  // of the local ranks
+  std::vector<std::unique_ptr<RankExecutor>> executors_;  // of the local positions
 };
 
 }  // namespace pipewright

@@ -55,7 +55,8 @@ bool independent(std::span<const Action> cell) {
   return true;
 }
 
-Program compile(const Schedule& plan, Rank rank, Transport& transport) {
+Program compile(const Schedule& plan, Position position, Transport& transport) {
+  const Rank rank = position.rank;
   Program program;
   program.local_index.assign(plan.placement.size(), -1);
   for (Stage stage = 0; stage < plan.stage_count(); ++stage) {
@@ -71,7 +72,8 @@ Program compile(const Schedule& plan, Rank rank, Transport& transport) {
       channel = transport.connect({.from = from,
                                    .to = to,
                                    .from_rank = plan.placement[static_cast<std::size_t>(from)],
-                                   .to_rank = plan.placement[static_cast<std::size_t>(to)]});
+                                   .to_rank = plan.placement[static_cast<std::size_t>(to)],
+                                   .replica = position.replica});
     }
     return channel.get();
   };

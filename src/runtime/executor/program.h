@@ -8,6 +8,7 @@
 
 #include "pipewright/schedule/schedule.h"
 #include "runtime/transport/channel.h"
+#include "runtime/world/mesh.h"
 
 namespace pipewright {
 
@@ -39,7 +40,7 @@ struct Program {
 };
 
 /// REQUIRES: `plan` is a valid lowered schedule.
-Program compile(const Schedule& plan, Rank rank, Transport& transport);
+Program compile(const Schedule& plan, Position position, Transport& transport);
 
 /// Whether the parts of a cell can run at the same time: no two are of one stage, whose
 /// forward only one thread may call. (That none waits for another is what makes it valid.)

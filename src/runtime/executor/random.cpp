@@ -6,12 +6,21 @@
 
 namespace pipewright {
 
-std::optional<Action>& CurrentAction::slot() {
-  thread_local std::optional<Action> action;
-  return action;
+std::optional<CurrentAction::Running>& CurrentAction::slot() {
+  thread_local std::optional<Running> running;
+  return running;
 }
 
-std::optional<Action> current_action() { return CurrentAction::slot(); }
+std::optional<Action> current_action() {
+  const auto& running = CurrentAction::slot();
+  return running ? std::optional(running->action) : std::nullopt;
+}
+
+std::optional<Microbatch> current_microbatch() {
+  const auto& running = CurrentAction::slot();
+  if (!running || !has_microbatch(running->action.kind)) return std::nullopt;
+  return running->first_microbatch + static_cast<Microbatch>(running->action.microbatch);
+}
 
 at::Generator seeded_generator(std::initializer_list<std::uint64_t> key) {
   // splitmix64, chained: every number of the key changes all bits.

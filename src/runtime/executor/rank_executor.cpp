@@ -29,6 +29,12 @@ Values handed_on(const Values& outputs) {
   return handed;
 }
 
+void run_collective(Kind kind, StageReplicas& replicas, std::size_t member) {
+  if (kind == Kind::Unshard) replicas.unshard(member);
+  if (kind == Kind::Reshard) replicas.reshard(member);
+  if (kind == Kind::ReduceGrad) replicas.reduce_grad();
+}
+
 }  // namespace
 
 /// Takes the time of an action from now to its own end, where the step is traced.
@@ -49,17 +55,21 @@ class RankExecutor::Timer {
   Clock::time_point origin_;
 };
 
-RankExecutor::RankExecutor(const Schedule& plan, Rank rank, Transport& transport, StageModels& models,
-                           const Loss& loss, const Handlers& handlers, Failure& failure)
+RankExecutor::RankExecutor(const Schedule& plan, Position position, Transport& transport, StageModels& models,
+                           DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
+                           Failure& failure)
     : plan_(plan),
-      rank_(rank),
+      position_(position),
+      rank_(position.rank),
       loss_(loss),
       handlers_(handlers),
       failure_(failure),
-      program_(compile(plan, rank, transport)) {
+      program_(compile(plan, position, transport)) {
   for (const Stage stage : program_.stages) {
     locals_.push_back({.stage = stage,
                        .model = models.at(stage),
+                       .replicas = data_parallel.stage(stage),
+                       .member = data_parallel.member(position),
                        .inputs = BoundaryCheck(stage, "input"),
                        .outputs = BoundaryCheck(stage, "output"),
                        .held = std::vector<Held>(static_cast<std::size_t>(plan.microbatches)),
@@ -128,7 +138,7 @@ void RankExecutor::guarded(std::size_t at, Run run) {
   } catch (const Stopped&) {
     return;  // another rank's failure, reported there
   } catch (...) {
-    failure_.report(rank_, program_.instructions[at].action, std::current_exception());
+    failure_.report(position_, program_.instructions[at].action, std::current_exception());
   }
 }
 
@@ -147,7 +157,8 @@ void RankExecutor::run_handler(const Handler& handler, std::size_t at, std::size
   const auto& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
   const auto cell = std::span(actions).subspan(at, size);
   const Timer timer(*this, at);
-  handler({.rank = rank_,
+  handler({.replica = position_.replica,
+           .rank = rank_,
            .cell = cell,
            .plan = plan_,
            .microbatches = step_->microbatches,
@@ -180,7 +191,7 @@ void RankExecutor::run_handler(const Handler& handler, std::size_t at, std::size
 void RankExecutor::run_action(std::size_t at) {
   const Instruction& instruction = program_.instructions[at];
   const Action action = instruction.action;
-  const CurrentAction current(action);
+  const CurrentAction current({action, position_.replica * plan_.microbatches});
   at::RecordFunction range(at::RecordScope::USER_SCOPE);
   if (range.isActive()) range.before("PP:" + to_text(action));
 
@@ -208,7 +219,9 @@ void RankExecutor::run_action(std::size_t at) {
     case Kind::Reshard:
     case Kind::ReduceGrad:
     case Kind::Bubble: {
-      const Timer timer(*this, at);  // nothing to do without data parallelism
+      const Timer timer(*this, at);
+      const LocalStage& local = locals_[instruction.local_stage];
+      if (local.replicas) run_collective(action.kind, *local.replicas, local.member);
       break;
     }
   }
@@ -232,6 +245,7 @@ void RankExecutor::forward(const Instruction& instruction, std::size_t at) {
   const bool first = local.stage == 0;
   Values inputs = first ? brought.inputs : take(instruction, &Held::inputs);
 
+  wait_for_parameters(local);
   const Timer timer(*this, at);
   if (step_->train) activation_held(+1);
   local.inputs.check(inputs, local.model.inputs);
@@ -307,6 +321,7 @@ void RankExecutor::backward(const Instruction& instruction, std::size_t at) {
                                   ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
                                   : take(instruction, &Held::output_grads);
 
+  wait_for_parameters(local);
   const Timer timer(*this, at);
   const StageGraph graph = std::exchange(held.graph, {});
   Values input_grads;
@@ -335,6 +350,7 @@ void RankExecutor::backward(const Instruction& instruction, std::size_t at) {
 void RankExecutor::weight(const Instruction& instruction, std::size_t at) {
   LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
+  wait_for_parameters(local);
   const Timer timer(*this, at);
   run_weight_backward(std::exchange(held.weight, {}));
   if (held.dw) run_own_weight_gradient(local, held);

@@ -11,6 +11,7 @@
 #include "pipewright/runtime/stage_model.h"
 #include "pipewright/schedule/timeline.h"
 #include "runtime/backward/backward.h"
+#include "runtime/collective/data_parallel.h"
 #include "runtime/executor/handlers.h"
 #include "runtime/executor/program.h"
 #include "runtime/executor/step.h"
@@ -19,9 +20,6 @@
 
 namespace pipewright {
 
-/// The models of the stages of this process, by stage.
-using StageModels = std::map<Stage, StageModel>;
-
 /// Runs one rank's part of a plan, step after step. Holds the activations, graphs
 /// and gradients that are between two of its actions, each until its last use.
 ///
@@ -29,9 +27,9 @@ using StageModels = std::map<Stage, StageModel>;
 /// different microbatches.
 class RankExecutor {
  public:
-  /// All are kept by reference and outlive the executor.
-  RankExecutor(const Schedule& plan, Rank rank, Transport& transport, StageModels& models, const Loss& loss,
-               const Handlers& handlers, Failure& failure);
+  /// All are kept by reference and outlive the executor. `models`: of this replica.
+  RankExecutor(const Schedule& plan, Position position, Transport& transport, StageModels& models,
+               DataParallel& data_parallel, const Loss& loss, const Handlers& handlers, Failure& failure);
 
   /// Runs the whole program; what goes wrong is reported to the Failure, not thrown.
   void run(Step& step);
@@ -39,7 +37,7 @@ class RankExecutor {
   /// Drops everything that a failed step has left behind.
   void clear();
 
-  Rank rank() const { return rank_; }
+  Position position() const { return position_; }
 
   /// Of the last step.
   int peak_live() const { return peak_live_; }
@@ -62,6 +60,8 @@ class RankExecutor {
   struct LocalStage {
     Stage stage;
     StageModel& model;
+    StageReplicas* replicas;  // null without data parallelism
+    std::size_t member;       // this one's place among the local replicas
     BoundaryCheck inputs;
     BoundaryCheck outputs;
     std::vector<Held> held;
@@ -92,8 +92,13 @@ class RankExecutor {
   }
 
   void activation_held(int change);
+  /// Before a stage computes.
+  static void wait_for_parameters(const LocalStage& local) {
+    if (local.replicas) local.replicas->wait_for_parameters();
+  }
 
   const Schedule& plan_;
+  const Position position_;
   const Rank rank_;
   const Loss& loss_;
   const Handlers& handlers_;

@@ -31,7 +31,7 @@ at::Tensor norm_over(World& world, const at::Tensor& own, double p) {
   } else {
     all[0].pow_(p);
   }
-  world.impl().control().allreduce(all, options)->wait();
+  world.impl().finish(world.impl().control().allreduce(all, options));
   if (!std::isinf(p)) all[0].pow_(1 / p);
   return all[0].reshape({}).to(own.device(), own.scalar_type());
 }

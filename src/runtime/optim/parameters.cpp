@@ -8,25 +8,24 @@
 #include "pipewright/runtime/boundary.h"
 
 namespace pipewright {
-namespace {
 
 std::string global_name(Stage stage, const StageModel& model, const std::string& name) {
   return model.global_name ? model.global_name(name) : std::to_string(stage) + "." + name;
 }
 
-}  // namespace
-
-NamedTensors named_parameters(const StageModels& models) {
-  NamedTensors named;
+std::vector<LocalParameter> whole_parameters(const StageModels& models) {
+  std::vector<LocalParameter> parameters;
   std::unordered_set<const void*> seen;
   for (const auto& [stage, model] : models) {
     if (!model.module) continue;
     for (const auto& item : model.module->named_parameters()) {
       if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-      named.emplace_back(global_name(stage, model, item.key()), item.value());
+      parameters.push_back({.name = global_name(stage, model, item.key()),
+                            .tensor = item.value(),
+                            .sizes = item.value().sizes().vec()});
     }
   }
-  return named;
+  return parameters;
 }
 
 Pipeline::StateDict state_of(const StageModels& models) {

@@ -3,18 +3,18 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "pipewright/runtime/pipeline.h"
-#include "runtime/executor/rank_executor.h"
+#include "runtime/collective/data_parallel.h"
 
 namespace pipewright {
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+/// Name of a parameter or buffer in the unsplit model, from its name in the stage's module.
+std::string global_name(Stage stage, const StageModel& model, const std::string& name);
 
-/// The parameters of all stages by their global names, each tensor once.
-NamedTensors named_parameters(const StageModels& models);
+/// The parameters of all stages, whole, each tensor once.
+std::vector<LocalParameter> whole_parameters(const StageModels& models);
 
 /// Parameters and buffers. Throws ArgumentError if two tensors have one name.
 Pipeline::StateDict state_of(const StageModels& models);

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "pipewright/runtime/world.h"
+#include "runtime/collective/collective.h"
 #include "runtime/optim/parameters.h"
 
 namespace pipewright {
@@ -14,10 +16,9 @@ namespace pipewright {
 class TiedParameters {
  public:
   TiedParameters() = default;
-  /// `world`: null, or the processes among which the stages are; it outlives this object.
-  /// Throws ArgumentError for names that are not there and shapes that differ.
-  TiedParameters(const std::vector<std::vector<std::string>>& groups, const NamedTensors& parameters,
-                 World* world);
+  /// `options`: names the groups; its world, null or the processes among which the stages are, outlives
+  /// this object. Throws ArgumentError for names that are not there and shapes that differ.
+  TiedParameters(const PipelineOptions& options, const std::vector<LocalParameter>& parameters);
 
   /// Gives every parameter its owner's value.
   void share_values() const;
@@ -28,20 +29,24 @@ class TiedParameters {
   /// After a step: everyone gets the sum.
   void after_step() const;
 
+  /// Makes every wait throw Stopped. From any thread.
+  void abort() const;
+
   /// True for a parameter whose owner is another.
-  bool is_copy(const at::Tensor& parameter) const;
+  bool is_copy(const std::string& name) const;
 
  private:
   struct Group {
-    std::vector<at::Tensor> local;  // those of this process
-    bool owns = false;              // the first of them is the owner
-    std::vector<int> processes;     // where it has members, if that is more than one
-    int owner = 0;                  // the owner's place among them
+    std::vector<std::string> names;
+    std::vector<LocalParameter> local;  // what this process has of them
+    /// With the other processes that have something of it; null where there are none.
+    std::shared_ptr<Collective> others;
 
-    auto copies() const;
+    bool owns(const LocalParameter& part) const { return part.name == names.front(); }
+    bool is_whole() const;
+    at::Tensor sum_of_gradients() const;
   };
 
-  World* world_ = nullptr;
   std::vector<Group> groups_;  // those with members in this process
 };
 

@@ -290,20 +290,20 @@ class Receiver final : public Channel {
 
 class C10dTransport final : public Transport {
  public:
-  C10dTransport(World& world, std::vector<int> processes, Stage stages, std::chrono::milliseconds timeout)
-      : processes_(std::move(processes)),
-        first_tag_(world.impl().reserve_tags(4 * stages)),
+  C10dTransport(World& world, const Mesh& mesh, Stage stages, std::chrono::milliseconds timeout)
+      : mesh_(mesh),
+        stages_(stages),
+        first_tag_(world.impl().reserve_tags(4 * stages * mesh.replicas())),
         connection_(world.impl(), timeout),
         inproc_(make_inproc_transport(timeout)) {}
 
   std::shared_ptr<Channel> connect(const ChannelId& id) override {
-    const int own = connection_.world.rank();
-    const int from = processes_[static_cast<std::size_t>(id.from_rank)];
-    const int to = processes_[static_cast<std::size_t>(id.to_rank)];
+    const int from = mesh_.process_of({id.replica, id.from_rank});
+    const int to = mesh_.process_of({id.replica, id.to_rank});
     if (from == to) return inproc_->connect(id);
     // Two tags for each direction: messages, and what had no room in them.
-    const int tag = first_tag_ + 4 * id.from + (id.carries_gradients() ? 2 : 0);
-    if (from == own) {
+    const int tag = first_tag_ + 4 * (id.replica * stages_ + id.from) + (id.carries_gradients() ? 2 : 0);
+    if (from == mesh_.own_process()) {
       std::shared_ptr<Sender>& sender = senders_[tag];
       if (!sender) sender = std::make_shared<Sender>(id, connection_, to, tag);
       return sender;
@@ -334,7 +334,8 @@ class C10dTransport final : public Transport {
   }
 
  private:
-  const std::vector<int> processes_;
+  const Mesh& mesh_;
+  const Stage stages_;
   const int first_tag_;
   Connection connection_;
   std::unique_ptr<Transport> inproc_;
@@ -344,9 +345,9 @@ class C10dTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_c10d_transport(World& world, std::vector<int> processes, Stage stages,
+std::unique_ptr<Transport> make_c10d_transport(World& world, const Mesh& mesh, Stage stages,
                                                std::chrono::milliseconds timeout) {
-  return std::make_unique<C10dTransport>(world, std::move(processes), stages, timeout);
+  return std::make_unique<C10dTransport>(world, mesh, stages, timeout);
 }
 
 }  // namespace pipewright

@@ -14,13 +14,14 @@ namespace pipewright {
 
 using Clock = std::chrono::steady_clock;
 
-/// A directed link from one stage to its neighbour on another rank: activations
-/// forwards, gradients backwards.
+/// A directed link from one stage to its neighbour on another rank of the same replica:
+/// activations forwards, gradients backwards.
 struct ChannelId {
   Stage from;
   Stage to;
   Rank from_rank;
   Rank to_rank;
+  int replica;
 
   bool carries_gradients() const { return to < from; }
 };

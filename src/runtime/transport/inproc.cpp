@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -85,7 +86,7 @@ class InprocTransport final : public Transport {
   }
 
   std::shared_ptr<Channel> connect(const ChannelId& id) override {
-    std::shared_ptr<Mailbox>& mailbox = mailboxes_[{id.from, id.to}];
+    std::shared_ptr<Mailbox>& mailbox = mailboxes_[{id.replica, id.from, id.to}];
     if (!mailbox) mailbox = std::make_shared<Mailbox>(id, shared_);
     return mailbox;
   }
@@ -106,7 +107,7 @@ class InprocTransport final : public Transport {
 
  private:
   std::shared_ptr<Shared> shared_;
-  std::map<std::pair<Stage, Stage>, std::shared_ptr<Mailbox>> mailboxes_;
+  std::map<std::tuple<int, Stage, Stage>, std::shared_ptr<Mailbox>> mailboxes_;
 };
 
 }  // namespace

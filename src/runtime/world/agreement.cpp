@@ -35,20 +35,38 @@ json boundary_json(const std::optional<Boundary>& boundary) {
   return slots;
 }
 
+/// What the replicas of a stage must have in common.
+std::string parameters_text(const StageModel& model) {
+  std::string text;
+  if (!model.module) return text;
+  for (const auto& item : model.module->named_parameters()) {
+    text += item.key() + " " + to_text(item.value()) + (item.value().requires_grad() ? "\n" : " frozen\n");
+  }
+  return text;
+}
+
 /// What a process has been given. What must be the same everywhere comes by a name that people understand.
-json description(const Schedule& plan, const std::vector<int>& processes, const StageModels& models) {
+json description(const Schedule& plan, const Mesh& mesh, const PipelineOptions& options,
+                 const ReplicaModels& models) {
   json same = {{"version", PIPEWRIGHT_VERSION},
                {"number of microbatches", plan.microbatches},
                {"number of stages", plan.stage_count()},
                {"number of ranks", plan.rank_count()},
                {"placement of stages on ranks", plan.placement},
-               {"placement of ranks on processes", processes}};
+               {"number of replicas", mesh.replicas()},
+               {"sharding of parameters", options.sharded},
+               {"dtype of reductions",
+                options.reduce_dtype ? c10::toString(*options.reduce_dtype) : "the parameter's"},
+               {"placement of ranks on processes", mesh.processes()}};
   json ranks = json::array();
   for (const auto& actions : plan.ranks) ranks.push_back(fingerprint(actions));
   json stages = json::object();
-  for (const auto& [stage, model] : models) {
-    stages[std::to_string(stage)] = {{"input", boundary_json(model.inputs)},
-                                     {"output", boundary_json(model.outputs)}};
+  for (const auto& [replica, local] : models) {
+    for (const auto& [stage, model] : local) {
+      stages[std::to_string(stage)] = {{"input", boundary_json(model.inputs)},
+                                       {"output", boundary_json(model.outputs)}};
+      if (mesh.replicas() > 1) stages[std::to_string(stage)]["parameters"] = parameters_text(model);
+    }
   }
   return {{"same", same}, {"ranks", ranks}, {"stages", stages}};
 }
@@ -102,10 +120,10 @@ std::string boundary_difference(int stage, const json& output, const json& input
 
 }  // namespace
 
-void check_agreement(World& world, const Schedule& plan, const std::vector<int>& processes,
-                     const StageModels& models) {
+void check_agreement(World& world, const Schedule& plan, const Mesh& mesh, const PipelineOptions& options,
+                     const ReplicaModels& models) {
   std::vector<json> all;
-  for (const std::string& text : world.all_gather(description(plan, processes, models).dump())) {
+  for (const std::string& text : world.all_gather(description(plan, mesh, options, models).dump())) {
     all.push_back(json::parse(text));
   }
   std::map<int, json> stages;
@@ -121,8 +139,12 @@ void check_agreement(World& world, const Schedule& plan, const std::vector<int>&
         throw Error(action_difference(world, plan, rank, process));
       }
     }
-    for (const auto& [stage, boundaries] : all[process]["stages"].items()) {
-      stages[std::stoi(stage)] = boundaries;
+    for (const auto& [stage, own] : all[process]["stages"].items()) {
+      const auto [known, is_new] = stages.emplace(std::stoi(stage), own);
+      if (is_new || known->second == own) continue;
+      throw Error("the replicas of stage " + stage + " differ: that of process " + std::to_string(process) +
+                  " has not the same parameters or boundaries as the one before:\n" + known->second.dump() +
+                  "\n" + own.dump());
     }
   }
   for (const auto& [stage, boundaries] : stages) {

@@ -23,7 +23,7 @@ void broadcast_bytes(World& world, at::Tensor bytes, int root) {
   std::vector<at::Tensor> tensors = {std::move(bytes)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  world.impl().control().broadcast(tensors, options)->wait();
+  world.impl().finish(world.impl().control().broadcast(tensors, options));
 }
 
 at::Tensor make_bytes(std::size_t size) { return at::zeros({static_cast<std::int64_t>(size)}, at::kByte); }

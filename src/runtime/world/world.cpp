@@ -16,13 +16,16 @@
 #include <exception>
 #include <utility>
 
-#include "pipewright/base/error.h"
+#include "pipewright/runtime/errors.h"
+#include "runtime/world/remote_failure.h"
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
 namespace {
 
 constexpr std::chrono::seconds kLeaveTogether{10};
+/// Who fails may have sent before, what he fails of: that shall be heard, and not only that he has left.
+constexpr std::chrono::milliseconds kLastWords{300};
 constexpr std::chrono::milliseconds kLook{10};
 constexpr std::chrono::milliseconds kConnect{1000};
 constexpr std::chrono::hours kForever{24 * 365};
@@ -133,6 +136,15 @@ c10::intrusive_ptr<c10d::Store> connect_store(const WorldOptions& options) {
   }
 }
 
+/// Lets a group end with this program: its destructor would wait for what is under way, which
+/// somebody who does not come any more can hold up until the time-out.
+void abandon(c10::intrusive_ptr<c10d::Backend> group) {
+  static std::mutex mutex;
+  static auto* const abandoned = new std::vector<c10::intrusive_ptr<c10d::Backend>>;
+  const std::lock_guard lock(mutex);
+  abandoned->push_back(std::move(group));
+}
+
 /// A process group of `size` processes, in which this one has a rank.
 c10::intrusive_ptr<c10d::Backend> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                              const std::string& name, int rank, int size,
@@ -171,6 +183,9 @@ World::Impl::~Impl() {
   }
   leave();
   watcher_.join();
+  if (!failure()) return;
+  abandon(std::move(control_));
+  for (auto& [name, group] : groups_) abandon(std::move(group));
 }
 
 void World::Impl::join() {
@@ -240,14 +255,13 @@ void World::Impl::leave() noexcept {
   }
 }
 
-c10d::Backend& World::Impl::group(const std::vector<int>& processes) {
-  if (static_cast<int>(processes.size()) == size()) return *control_;
-  c10::intrusive_ptr<c10d::Backend>& group = groups_[processes];
+c10d::Backend& World::Impl::group(const std::string& name, const std::vector<int>& processes) {
+  std::string key = "group/" + name;
+  for (const int process : processes) key += "/" + std::to_string(process);
+  c10::intrusive_ptr<c10d::Backend>& group = groups_[key];
   if (!group) {
-    std::string name = "group";
-    for (const int process : processes) name += "/" + std::to_string(process);
     const auto own = std::ranges::find(processes, rank());
-    group = make_group(store_, name, static_cast<int>(own - processes.begin()),
+    group = make_group(store_, key, static_cast<int>(own - processes.begin()),
                        static_cast<int>(processes.size()), options_);
   }
   return *group;
@@ -260,7 +274,7 @@ std::vector<std::string> World::Impl::all_gather(const std::string& text) {
     std::vector<at::Tensor> inputs = {own};
     std::vector<std::vector<at::Tensor>> outputs(1);
     for (int rank = 0; rank < size(); ++rank) outputs[0].push_back(at::empty_like(own));
-    control_->allgather(outputs, inputs)->wait();
+    finish(control_->allgather(outputs, inputs));
     return outputs[0];
   };
   const auto own_length = static_cast<std::int64_t>(text.size());
@@ -305,10 +319,26 @@ std::unique_ptr<World::Impl::Subscription> World::Impl::on_failure(
   return std::make_unique<Subscription>(*this, next_subscriber_++);
 }
 
+void World::Impl::finish(const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto future = work->getFuture();
+  switch (waits_->wait(future, options_.timeout, kLastWords)) {
+    case EndableWaits::Outcome::Ended: throw remote_failure(failure().value());
+    case EndableWaits::Outcome::TimedOut:
+      throw TimeoutError("the processes did not come together within " +
+                         std::to_string(options_.timeout.count()) +
+                         " ms: one of them has not made the same call");
+    case EndableWaits::Outcome::Done: break;
+  }
+  if (future->hasError()) {
+    throw Error("the processes have lost each other: " + future->tryRetrieveErrorMessage());
+  }
+}
+
 void World::Impl::tell(const std::string& text) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = text;
+  waits_->end();
   for (const auto& [id, then] : subscribers_) then(text);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "pipewright/runtime/world.h"
+#include "runtime/world/endable_waits.h"
 
 namespace pipewright {
 
@@ -33,9 +34,12 @@ class World::Impl {
 
   /// For what all processes do together, called by the thread that uses the world.
   c10d::Backend& control() { return *control_; }
+  /// Waits for that. Throws StepError when something fails meanwhile.
+  void finish(const c10::intrusive_ptr<c10d::Work>& work);
 
-  /// The same for some of the processes, of which this is one. All of them ask for it at the same point.
-  c10d::Backend& group(const std::vector<int>& processes);
+  /// For what some of the processes, of which this is one, do together; ranked as they are listed. All of
+  /// them ask for it at the same point.
+  c10d::Backend& group(const std::string& name, const std::vector<int>& processes);
 
   /// A range of message tags that nobody else uses: the same in every process,
   /// because all ask in the same order.
@@ -65,7 +69,7 @@ class World::Impl {
   c10::intrusive_ptr<c10d::Backend> messages_;
   std::mutex messages_mutex_;
   c10::intrusive_ptr<c10d::Backend> control_;
-  std::map<std::vector<int>, c10::intrusive_ptr<c10d::Backend>> groups_;
+  std::map<std::string, c10::intrusive_ptr<c10d::Backend>> groups_;
   int next_tag_ = 0;
 
   mutable std::mutex mutex_;  // what follows
@@ -74,6 +78,7 @@ class World::Impl {
   std::map<int, std::function<void(const std::string&)>> subscribers_;
   int next_subscriber_ = 0;
 
+  std::shared_ptr<EndableWaits> waits_ = std::make_shared<EndableWaits>();
   std::thread watcher_;
 };
 
