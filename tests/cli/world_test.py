@@ -72,8 +72,8 @@ def assert_same(text: str, expected: list[float]) -> None:
 
 @pytest.fixture(scope="module")
 def train(program):
-    def command(schedule: str, *arguments: object) -> list[object]:
-        return [program, "train", "--schedule", schedule, "-m", 4, *MODEL, *arguments]
+    def command(schedule: str, *arguments: object, microbatches: int = 4) -> list[object]:
+        return [program, "train", "--schedule", schedule, "-m", microbatches, *MODEL, *arguments]
 
     return command
 
@@ -89,6 +89,46 @@ def alone(train) -> list[float]:
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_launched_processes_train_as_one(schedule, processes, program, train, alone):
     result = run(program, "launch", "-n", processes, "--", *train(schedule, "-p", 4))
+    assert result.returncode == 0, result.stderr
+    assert_same(result.stdout, alone)
+
+
+@pytest.mark.parametrize("sharded", [[], ["--sharded"]], ids=["replicated", "sharded"])
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_replicas_train_as_one_pipeline_with_all_their_data(
+    schedule, processes, sharded, program, train, alone
+):
+    command = train(schedule, "-p", 2, "--data-parallel", 2, *sharded, microbatches=2)
+    result = run(program, "launch", "-n", processes, "--", *command)
+    assert result.returncode == 0, result.stderr
+    assert_same(result.stdout, alone)
+
+
+def test_replicas_in_threads_train_as_one_pipeline_with_all_their_data(train, alone):
+    result = run(*train("DualPipeV", "-p", 2, "--data-parallel", 4, microbatches=1))
+    assert result.returncode == 0, result.stderr
+    assert_same(result.stdout, alone)
+
+
+def test_number_of_parameters_is_that_of_one_model(program, train):
+    command = [word for word in train("1F1B", "-p", 2, "--data-parallel", 2) if word != "--json"]
+    texts = [run(*command).stdout]
+    for extra in ([], ["--sharded"]):
+        result = run(program, "launch", "-n", 4, "--", *command, *extra)
+        assert result.returncode == 0, result.stderr
+        texts.append(result.stdout)
+    first_lines = [text.splitlines()[0].replace("sharded ", "") for text in texts]
+    assert first_lines[0] == first_lines[1] == first_lines[2]
+    assert "replicas 2; " in first_lines[0]
+
+
+def test_torchrun_starts_replicas_too(train, alone):
+    result = run(
+        *[sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 4],
+        *["--master-port", free_port(), "--no-python"],
+        *train("Interleaved1F1B", "-p", 2, "--data-parallel", 2, "--sharded", microbatches=2),
+    )
     assert result.returncode == 0, result.stderr
     assert_same(result.stdout, alone)
 
@@ -129,6 +169,13 @@ def test_schedule_that_does_not_fit_the_world_is_wrong_usage(program, train):
     result = run(program, "launch", "-n", 2, "--", *train("1F1B", "-p", 3))
     assert result.returncode == 2
     assert "3 ranks does not fit a world of 2 processes" in result.stderr
+
+
+def test_replicas_that_do_not_fit_the_world_are_wrong_usage(program, train):
+    command = train("1F1B", "-p", 2, "--data-parallel", 2)
+    result = run(program, "launch", "-n", 3, "--", *command)
+    assert result.returncode == 2
+    assert "2 ranks in 2 replicas does not fit a world of 3 processes" in result.stderr
 
 
 def test_variables_that_do_not_fit_together_are_wrong_usage(train):

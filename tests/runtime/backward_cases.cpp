@@ -71,7 +71,8 @@ std::function<Values(Microbatch)> sized(std::vector<std::int64_t> sizes) {
 }
 
 Values rows_and_indices(Microbatch k) {
-  return {numbers(static_cast<std::uint64_t>(k), {3, 4}), torch::arange(3).add(k).remainder(5)};
+  return {numbers(static_cast<std::uint64_t>(k), {3, 4}),
+          torch::arange(3, test_device()).add(k).remainder(5)};
 }
 
 Values two_inputs(Microbatch k) {
@@ -365,7 +366,9 @@ Model case_model(const BackwardCase& each, bool probe_before, bool probe_after) 
     const torch::NoGradGuard no_grad;
     Values clones;
     for (const at::Tensor& input : inputs) clones.push_back(input.clone());
-    model.layers.push_back(probe(each.layer()->forward(clones)));
+    const std::shared_ptr<Layer> layer = each.layer();
+    layer->to(test_device());
+    model.layers.push_back(probe(layer->forward(clones)));
   }
   model.data = [inputs = each.inputs](Microbatch count) {
     std::vector<MicrobatchValues> data;

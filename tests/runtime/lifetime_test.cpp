@@ -59,8 +59,8 @@ class Watched : public torch::nn::Module {
  public:
   Watched(std::shared_ptr<Watch> watch, Stage stage, std::function<void(Stage, Microbatch)> before)
       : watch_(std::move(watch)), stage_(stage), before_(std::move(before)) {
-    first_ = register_parameter("first", torch::eye(4));
-    second_ = register_parameter("second", torch::eye(4));
+    first_ = register_parameter("first", torch::eye(4, test_device()));
+    second_ = register_parameter("second", torch::eye(4, test_device()));
   }
   at::Tensor forward(const at::Tensor& x) {
     const Microbatch microbatch = microbatch_now();

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "pipewright/runtime/random.h"
@@ -76,7 +77,7 @@ class Block : public Layer {
     const std::int64_t width = x.size(2);
     const auto parts =
         qkv_->forward(x).view({batch, length, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const at::Tensor later = torch::ones({length, length}, at::kBool).triu(1);
+    const at::Tensor later = torch::ones({length, length}, x.options().dtype(at::kBool)).triu(1);
     const double scale = 1 / std::sqrt(static_cast<double>(width / heads_));
     const at::Tensor weights = (parts[0].matmul(parts[1].transpose(-2, -1)) * scale)
                                    .masked_fill(later, -std::numeric_limits<double>::infinity())
@@ -145,8 +146,8 @@ class Dropout : public Layer {
     constexpr double kKept = 0.7;
     const auto microbatch = static_cast<std::uint64_t>(microbatch_now());
     const at::Tensor kept =
-        torch::empty_like(x).bernoulli_(kKept, seeded_generator({17, 0, microbatch, layer_}));
-    return {x * kept / kKept};
+        torch::empty(x.sizes()).bernoulli_(kKept, seeded_generator({17, 0, microbatch, layer_}));
+    return {x * kept.to(x.device()) / kKept};
   }
 
  private:
@@ -195,6 +196,7 @@ Slice::Slice(const Model& model, std::size_t first, std::size_t last) {
     name += std::to_string(at);
     layers_.push_back(register_module(name, model.layers.at(at)()));
   }
+  to(test_device());
   const torch::NoGradGuard no_grad;
   for (const auto& item : named_parameters()) {
     at::Tensor parameter = item.value();
@@ -224,8 +226,16 @@ Microbatch microbatch_now() { return current_microbatch().value_or(announced); }
 
 void announce_microbatch(Microbatch microbatch) { announced = microbatch; }
 
+at::Device test_device() {
+  static const at::Device device = [] {
+    const char* name = std::getenv("PIPEWRIGHT_TEST_DEVICE");
+    return at::Device(name ? name : "cpu");
+  }();
+  return device;
+}
+
 at::Tensor numbers(std::uint64_t seed, at::IntArrayRef sizes) {
-  return torch::empty(sizes).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(seed));
+  return torch::empty(sizes).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(seed)).to(test_device());
 }
 
 LayerFactory dense(std::int64_t inputs, std::int64_t outputs) {
@@ -263,8 +273,11 @@ Model gpt() {
   const auto data = [](Microbatch count) {
     std::vector<MicrobatchValues> all;
     for (Microbatch k = 0; k < count; ++k) {
-      const at::Tensor text =
-          torch::arange(2 * (kLength + 1)).mul(3 + k).add(k).remainder(kVocabulary).view({2, -1});
+      const at::Tensor text = torch::arange(2 * (kLength + 1), test_device())
+                                  .mul(3 + k)
+                                  .add(k)
+                                  .remainder(kVocabulary)
+                                  .view({2, -1});
       all.push_back({{text.slice(1, 0, kLength)}, {text.slice(1, 1)}, {}});
     }
     return all;
@@ -284,9 +297,9 @@ Model many_values() {
       Values& inputs = all[static_cast<std::size_t>(k)].inputs;
       const std::int64_t rows = inputs[0].size(0);
       inputs.push_back(inputs[0] > 0.3);
-      inputs.push_back(torch::arange(rows).add(k).remainder(ManyValues::kIndices));
+      inputs.push_back(torch::arange(rows, test_device()).add(k).remainder(ManyValues::kIndices));
       inputs.push_back(k % 2 == 0 ? at::Tensor() : numbers(100, {kWidth}));
-      inputs.push_back(torch::full({1}, 0.25));
+      inputs.push_back(torch::full({1}, 0.25, test_device()));
     }
     return all;
   };

@@ -51,7 +51,10 @@ StageFactory cut(const Model& model, Stage stages);
 Microbatch microbatch_now();
 void announce_microbatch(Microbatch microbatch);
 
-/// A tensor of ordinary numbers that depend on the seed alone.
+/// Where the models and their data are: the CPU, or what PIPEWRIGHT_TEST_DEVICE names.
+at::Device test_device();
+
+/// A tensor of ordinary numbers, on that device, that depend on the seed alone.
 at::Tensor numbers(std::uint64_t seed, at::IntArrayRef sizes);
 
 /// Linear and tanh.

@@ -176,7 +176,11 @@ TEST(StateDict, OfOneSplitLoadsUnderAnother) {
 }
 
 /// Stages with a parameter and a buffer each, named as in a Sequential of stages.
-StageModel norm_stage(Stage) { return StageModel(torch::nn::BatchNorm1d(3)); }
+StageModel norm_stage(Stage) {
+  torch::nn::BatchNorm1d norm(3);
+  norm->to(test_device());
+  return StageModel(norm);
+}
 
 TEST(StateDict, HasBuffersAndIsNotACopy) {
   Pipeline pipeline(schedule_of("1F1B"), norm_stage, options_for(mlp()));
@@ -257,6 +261,7 @@ TEST(SharedParameters, HaveTheSumOfTheirGradients) {
   const auto layer = [](std::uint64_t seed) {
     auto made = std::make_shared<torch::nn::LinearImpl>(4, 4);
     const torch::NoGradGuard no_grad;
+    made->to(test_device());
     for (at::Tensor& parameter : made->parameters()) parameter.copy_(numbers(seed, parameter.sizes()));
     return made;
   };

@@ -136,7 +136,7 @@ TEST(Step, SplitsAsToldOnLoopedBfs) {
   };
   Pipeline pipeline(schedule, build, options);
   Batch batch = wide_batch(data, true);
-  batch.inputs.push_back(torch::ones({3}));
+  batch.inputs.push_back(torch::ones({3}, test_device()));
   const StepResult result = pipeline.step(batch, {.outputs = true});
   expect_losses(result, expected);
   expect_gradients(pipeline, unsplit.gradients());

@@ -74,6 +74,7 @@ Layout Layout::of(const Values& values) {
       layout.slots.push_back({.present = true,
                               .dtype = value.scalar_type(),
                               .requires_grad = value.requires_grad(),
+                              .device = value.device().type(),
                               .sizes = value.sizes().vec()});
     }
   }
@@ -88,7 +89,7 @@ std::size_t Layout::payload_bytes() const {
 
 std::size_t layout_bytes(const Layout& layout) {
   std::size_t numbers = 1;
-  for (const Layout::Slot& slot : layout.slots) numbers += 4 + slot.sizes.size();
+  for (const Layout::Slot& slot : layout.slots) numbers += 5 + slot.sizes.size();
   return numbers * sizeof(std::int64_t);
 }
 
@@ -100,6 +101,7 @@ void pack(const Values& values, const Layout& layout, bool with_layout, std::byt
       writer.number(slot.present ? 1 : 0);
       writer.number(static_cast<std::int64_t>(slot.dtype));
       writer.number(slot.requires_grad ? 1 : 0);
+      writer.number(static_cast<std::int64_t>(slot.device));
       writer.number(static_cast<std::int64_t>(slot.sizes.size()));
       for (const std::int64_t size : slot.sizes) writer.number(size);
     }
@@ -108,11 +110,11 @@ void pack(const Values& values, const Layout& layout, bool with_layout, std::byt
   for (std::size_t at = 0; at < values.size(); ++at) {
     const at::Tensor& value = values[at];
     if (!value.defined()) continue;
-    if (value.layout() != at::kStrided || !value.device().is_cpu() || c10::isQIntType(value.scalar_type())) {
-      throw Error("only dense tensors on the CPU can be sent to another process, not " + to_text(value));
+    if (value.layout() != at::kStrided || c10::isQIntType(value.scalar_type())) {
+      throw Error("only dense tensors can be sent to another process, not " + to_text(value));
     }
     const std::size_t bytes = bytes_of(layout.slots[at]);
-    if (bytes > 0) std::memcpy(to, value.contiguous().const_data_ptr(), bytes);
+    if (bytes > 0) std::memcpy(to, value.detach().cpu().contiguous().const_data_ptr(), bytes);
     to += aligned(bytes);
   }
 }
@@ -127,6 +129,8 @@ Layout read_layout(const std::byte* from, std::size_t size) {
     slot.dtype = static_cast<at::ScalarType>(
         reader.number(0, static_cast<std::int64_t>(at::ScalarType::NumOptions) - 1));
     slot.requires_grad = reader.number(0, 1) == 1;
+    slot.device = static_cast<at::DeviceType>(
+        reader.number(0, static_cast<std::int64_t>(at::COMPILE_TIME_MAX_DEVICE_TYPES) - 1));
     const auto dimensions = static_cast<std::size_t>(reader.number(0, kMostDimensions));
     std::int64_t left = kMostElements;
     for (std::size_t dimension = 0; dimension < dimensions; ++dimension) {
@@ -147,7 +151,8 @@ Values unpack(const at::Tensor& buffer, std::size_t offset, const Layout& layout
   for (std::size_t at = 0; at < layout.slots.size(); ++at) {
     const Layout::Slot& slot = layout.slots[at];
     if (!slot.present) continue;
-    values[at] = at::from_blob(from, slot.sizes, [buffer](void*) {}, at::TensorOptions(slot.dtype));
+    values[at] =
+        at::from_blob(from, slot.sizes, [buffer](void*) {}, at::TensorOptions(slot.dtype)).to(slot.device);
     if (slot.requires_grad) values[at].set_requires_grad(true);
     from += aligned(bytes_of(slot));
   }

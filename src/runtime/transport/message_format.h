@@ -15,6 +15,8 @@ struct Layout {
     bool present = false;
     at::ScalarType dtype = at::kFloat;
     bool requires_grad = false;
+    /// Of the value at the sender; at the receiver it comes to his current device of that type.
+    at::DeviceType device = at::kCPU;
     std::vector<std::int64_t> sizes = {};
 
     bool operator==(const Slot&) const = default;
@@ -53,14 +55,14 @@ struct Prefix {
 inline constexpr std::size_t kAlignment = 64;
 
 /// The rest of a message after its prefix. Values are made contiguous.
-/// Throws Error for a value that is not a dense tensor on the CPU.
+/// Throws Error for a value that is not a dense tensor.
 void pack(const Values& values, const Layout& layout, bool with_layout, std::byte* to);
 
 std::size_t layout_bytes(const Layout& layout);
 /// Throws Error for bytes that are no layout.
 Layout read_layout(const std::byte* from, std::size_t size);
 
-/// The values, which share `buffer`'s memory from `offset` on.
+/// The values; those on the CPU share `buffer`'s memory from `offset` on.
 /// Throws Error where the buffer is too small.
 Values unpack(const at::Tensor& buffer, std::size_t offset, const Layout& layout);
 
