@@ -1,20 +1,25 @@
 """What running a pipeline costs, beside torch.distributed.pipelining in the same run.
 
-    compare_runtime.py RUNTIME_BENCH [tiny] [gpt] [actions] [memory]
+    compare_runtime.py RUNTIME_BENCH [tiny] [gpt] [gloo] [actions] [handover] [memory]
 
 RUNTIME_BENCH is the path of the benchmark program runtime_bench; without a choice,
 all is measured. Ours runs its ranks as threads of one process, the reference as
-processes connected by Gloo; each rank has one thread for its operators. Both
-sides take turns, so that other work on the machine meets both. A ratio is shown of
-the best times and of the typical ones; the typical one is held against the goal.
+processes connected by Gloo, and so does ours where it says Gloo; each rank has one
+thread for its operators. Both sides take turns, so that other work on the machine
+meets both. A ratio is shown of the best times and of the typical ones; the typical
+one is held against the goal.
 """
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))
 import reference_runtime  # noqa: E402
@@ -32,15 +37,18 @@ SCHEDULES = [
 # As in runtime_bench.cpp.
 TINY_STAGES, TINY_MICROBATCHES, TINY_ROWS, TINY_WIDTH = 4, 16, 4, 8
 GPT_RANKS, GPT_MICROBATCHES, GPT_ROWS = 2, 16, 2
+HANDOVERS = 15
 
 TINY_TURNS, TINY_STEPS, TINY_REFERENCE_STEPS = 8, 100, 15
 GPT_STEPS = {64: 25, 256: 8}
 ACTION_ROUNDS = 50
+HANDOVER_STEPS = {4 << 10: 100, 1 << 20: 40, 64 << 20: 8}
 MEMORY_STEPS = 3
 
 LOOP_GOAL = 1.15
 TINY_GOALS = {"Interleaved1F1B": 3.5, "InterleavedZeroBubble": 5.0}
 GPT_GOALS = {64: 1.5, 256: 1.05}
+GLOO_GOALS = {64: 1.2, 256: 1.0}
 
 
 def progress(text: str) -> None:
@@ -63,28 +71,60 @@ def bench(program: str, *arguments: object) -> Iterable[dict]:
     return map(json.loads, result.stdout.splitlines())
 
 
-class OurGpt:
-    """A process that trains what it is asked to, and keeps its pipelines between the turns."""
+class OurProcesses:
+    """Processes of the benchmark program that answer requests, and keep their pipelines between them."""
 
-    def __init__(self, program: str):
-        self.process = subprocess.Popen(
-            [program, "gpt"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, processes: list[subprocess.Popen]):
+        self.processes = processes
 
-    def train(self, name: str, width: int, steps: int) -> dict:
-        self.process.stdin.write(f"{name} {width} {steps}\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+    def call(self, *request: object) -> list[dict]:
+        """What each of them answers."""
+        for process in self.processes:
+            process.stdin.write(" ".join(map(str, request)) + "\n")
+            process.stdin.flush()
+        return [json.loads(process.stdout.readline()) for process in self.processes]
 
-    def __enter__(self) -> "OurGpt":
-        return self
+    def step_seconds(self, *request: object) -> list[float]:
+        return step_seconds([answer["steps"] for answer in self.call(*request)])
 
-    def __exit__(self, *_: object) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(10)
-        finally:
-            self.process.kill()
+
+def world_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    """What tells a process its rank, and that a launcher listens at the port where all meet."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "RES_OPTIONS": "timeout:1 attempts:1",  # a name service that does not answer is not waited for
+    }
+
+
+@contextmanager
+def start_ours(program: str, command: str, count: int = 1) -> Iterator[OurProcesses]:
+    """One process, in which all ranks are threads, or several that are one world, connected by Gloo.
+
+    They end with the context, by force where it is left by an exception.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    worlds = [world_variables(rank, count, store.port) for rank in range(count)] if count > 1 else [{}]
+    with ExitStack() as stack:
+        processes = []
+        for world in worlds:
+            process = subprocess.Popen(
+                [program, command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | world,
+            )
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        yield OurProcesses(processes)
+        for process in processes:
+            process.stdin.close()
+        for process in processes:
+            process.wait(10)
 
 
 def verdict(reached: bool) -> str:
@@ -132,32 +172,42 @@ def tiny(program: str) -> None:
     print(flush=True)
 
 
-def gpt(program: str) -> None:
+def compare_gpt(program: str, our_processes: int, goals: dict[int, float]) -> None:
     """Training steps of a small GPT, by every schedule of the reference."""
-    print(f"GPT of 8 layers on {GPT_RANKS} ranks, {GPT_MICROBATCHES} microbatches of {GPT_ROWS}", end=" ")
-    print("sequences of 64; ms a step. Paired: the median over pairs of steps that follow each other")
+    alike = ", on both sides processes connected by Gloo" if our_processes > 1 else ""
+    print(f"GPT of 8 layers on {GPT_RANKS} ranks{alike}, {GPT_MICROBATCHES} microbatches", end=" ")
+    print(f"of {GPT_ROWS} sequences of 64; ms a step.", end=" ")
+    print("Paired: the median over pairs of steps that follow each other")
     print(f"{'':<32}{'reference':>16}{'ours':>18}{'reference / ours':>22}")
     print(f"{'schedule':<24}{'width':>6}", end="")
     print(f"{'best':>9}{'median':>9}" * 2 + f"{'best':>9}{'paired':>9}{'goal':>9}")
-    with start_world(GPT_RANKS) as world, OurGpt(program) as our_gpt:
+    with start_world(GPT_RANKS) as world, start_ours(program, "gpt", our_processes) as our_gpt:
         for width, name in [(width, name) for width in GPT_STEPS for name in SCHEDULES]:
             case = (name, width, GPT_MICROBATCHES, GPT_ROWS)
             progress(f"GPT of width {width}: {name}")
             ours, theirs = [], []
             for step in range(-1, GPT_STEPS[width]):
-                our_step = our_gpt.train(name, width, 1)["seconds"]
+                our_step = our_gpt.step_seconds(name, width, 1)
                 their_step = step_seconds(world.call(reference_runtime.train, case, 1))
                 if step >= 0:
                     ours += our_step
                     theirs += their_step
             ratio = median(their / our for their, our in zip(theirs, ours))
-            goal = GPT_GOALS[width]
+            goal = goals[width]
             print(f"{name:<24}{width:>6}", end="")
             for seconds in (theirs, ours):
                 print(f"{1e3 * min(seconds):>9.1f}{1e3 * median(seconds):>9.1f}", end="")
             print(f"{min(theirs) / min(ours):>9.2f}{ratio:>9.2f}", end="")
             print(f"{'>=':>5}{goal:>5.2f} {verdict(ratio >= goal)}", flush=True)
     print()
+
+
+def gpt(program: str) -> None:
+    compare_gpt(program, 1, GPT_GOALS)
+
+
+def gloo(program: str) -> None:
+    compare_gpt(program, GPT_RANKS, GLOO_GOALS)
 
 
 def actions(program: str) -> None:
@@ -171,6 +221,44 @@ def actions(program: str) -> None:
         print(f"{entry['runs']:<24}{entry['ranks']:>6}{entry['actions']:>9}{traced:>9}", end="")
         print(f"{1e6 * min(entry['seconds']) / each:>9.2f}{1e6 * median(entry['seconds']) / each:>9.2f}")
     print(flush=True)
+
+
+def handover(program: str) -> None:
+    """What a message from one rank to the next takes.
+
+    A step brings one microbatch forwards through stages that hand it on as it is, on two ranks in
+    turn: each message waits for the one before. A message is its share of a step: packing,
+    sending, waking the receiver, and the little that the executor does for a stage.
+    """
+    print(f"Handing a message on, by steps of {HANDOVERS} messages one after the other; µs a message")
+    print(f"{'':<10}{'in process':>18}{'Gloo':>18}{'reference, Gloo':>18}", end="")
+    print(f"{'Gloo / in process':>20}{'reference / Gloo':>20}")
+    print(f"{'bytes':<10}" + f"{'best':>9}{'median':>9}" * 3 + f"{'best':>11}{'median':>9}" * 2)
+    with (
+        start_world(2) as world,
+        start_ours(program, "handover") as threads,
+        start_ours(program, "handover", 2) as processes,
+    ):
+        for size, steps in HANDOVER_STEPS.items():
+            progress(f"messages of {size} bytes")
+            case = (size, HANDOVERS + 1)
+            in_process, by_gloo, by_reference = [], [], []
+            for step in range(-2, steps):
+                turn = (
+                    (in_process, threads.step_seconds(size, 1)),
+                    (by_gloo, processes.step_seconds(size, 1)),
+                    (by_reference, step_seconds(world.call(reference_runtime.handover, case, 1))),
+                )
+                if step >= 0:
+                    for results, seconds in turn:
+                        results += [1e6 * each / HANDOVERS for each in seconds]
+            print(f"{size:<10}", end="")
+            for results in (in_process, by_gloo, by_reference):
+                print(f"{min(results):>9.0f}{median(results):>9.0f}", end="")
+            for above, below in ((by_gloo, in_process), (by_reference, by_gloo)):
+                print(f"{min(above) / min(below):>11.2f}{median(above) / median(below):>9.2f}", end="")
+            print(flush=True)
+    print()
 
 
 def memory(program: str) -> None:
@@ -187,8 +275,8 @@ def memory(program: str) -> None:
         case = (name, width, GPT_MICROBATCHES, GPT_ROWS)
         with start_world(GPT_RANKS) as world:
             theirs = sum(world.call(reference_runtime.train_peak, case, MEMORY_STEPS))
-        with OurGpt(program) as our_gpt:
-            ours = our_gpt.train(name, width, MEMORY_STEPS)["peak_MiB"]
+        with start_ours(program, "gpt") as our_gpt:
+            ours = sum(answer["peak_MiB"] for answer in our_gpt.call(name, width, MEMORY_STEPS))
         net_theirs, net_ours = theirs - idle_theirs, ours - idle["peak_MiB"]
         print(f"{name:<24}{width:>6}{theirs:>9.0f}{net_theirs:>9.1f}{ours:>9.0f}{net_ours:>9.1f}", end="")
         print(f"{ours / theirs:>9.2f}{net_ours / net_theirs:>9.2f}", end="")
@@ -196,7 +284,14 @@ def memory(program: str) -> None:
     print()
 
 
-MEASUREMENTS = {"tiny": tiny, "gpt": gpt, "actions": actions, "memory": memory}
+MEASUREMENTS = {
+    "tiny": tiny,
+    "gpt": gpt,
+    "gloo": gloo,
+    "actions": actions,
+    "handover": handover,
+    "memory": memory,
+}
 
 
 def main() -> None:

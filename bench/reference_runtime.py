@@ -51,16 +51,25 @@ def make_pipeline(
     return Pipeline(schedule, modules, inputs, batch[1] if count - 1 in mine else None)
 
 
-def run_steps(pipeline: Pipeline, steps: int) -> list[tuple[float, float]]:
+def run_steps(pipeline: Pipeline, run: Callable[[Pipeline], Any], steps: int) -> list[tuple[float, float]]:
     """Start and end of each step on this rank; the ranks start together."""
     times = []
     for _ in range(steps):
         pipeline.modules.zero_grad()
         dist.barrier()
         start = time.monotonic()
-        pipeline.schedule.step(*pipeline.inputs, target=pipeline.target, losses=[])
+        run(pipeline)
         times.append((start, time.monotonic()))
     return times
+
+
+def train_step(pipeline: Pipeline) -> None:
+    pipeline.schedule.step(*pipeline.inputs, target=pipeline.target, losses=[])
+
+
+def forward_step(pipeline: Pipeline) -> None:
+    with torch.no_grad():
+        pipeline.schedule.eval(*pipeline.inputs)
 
 
 @functools.cache
@@ -85,12 +94,25 @@ def gpt_pipeline(name: str, width: int, microbatches: int, rows: int) -> Pipelin
     )
 
 
+@functools.cache
+def handover_pipeline(size: int, stages: int) -> Pipeline:
+    def build(_stage, _stages):
+        return nn.Identity()
+
+    message = torch.ones(1, size // torch.float.itemsize)
+    return make_pipeline("LoopedBFS", 1, stages // dist.get_world_size(), build, None, (message, None))
+
+
 def tiny(case: tuple, steps: int) -> list[tuple[float, float]]:
-    return run_steps(tiny_pipeline(*case), steps)
+    return run_steps(tiny_pipeline(*case), train_step, steps)
 
 
 def train(case: tuple, steps: int) -> list[tuple[float, float]]:
-    return run_steps(gpt_pipeline(*case), steps)
+    return run_steps(gpt_pipeline(*case), train_step, steps)
+
+
+def handover(case: tuple, steps: int) -> list[tuple[float, float]]:
+    return run_steps(handover_pipeline(*case), forward_step, steps)
 
 
 def train_peak(case: tuple, steps: int) -> float:

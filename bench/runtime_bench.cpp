@@ -3,7 +3,11 @@
 //   runtime_bench tiny ROUNDS      steps over layers so small that only the pipeline itself takes time
 //   runtime_bench actions ROUNDS   steps over stages that do nothing, by the action
 //   runtime_bench gpt              for each line `SCHEDULE WIDTH STEPS` of the input, steps of a small GPT
-//   runtime_bench idle             the memory of a process that has only loaded libtorch
+//   runtime_bench handover         for each line `BYTES STEPS` of the input, steps that only hand a message
+//   on runtime_bench idle             the memory of a process that has only loaded libtorch
+//
+// The two that read requests join the world that their environment describes, if any: then each of its
+// processes reads the same requests, and answers for itself.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -16,14 +20,18 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpt/gpt.h"
 #include "pipewright/runtime/memory.h"
 #include "pipewright/runtime/pipeline.h"
+#include "pipewright/runtime/world.h"
 #include "pipewright/schedule/generate.h"
 
 namespace pipewright {
@@ -40,10 +48,18 @@ double peak_mebibytes() {
   return 0;
 }
 
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
+/// By a clock that all processes of a machine share.
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Start and end, in seconds.
+using Span = std::pair<double, double>;
+
+Span span_of(const std::function<void()>& run) {
+  const double start = seconds_now();
   run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {start, seconds_now()};
 }
 
 /// One of several that are measured in turns.
@@ -59,8 +75,8 @@ void race(std::vector<Contender> contenders, int rounds, int warm_up) {
   for (int round = -warm_up; round < rounds; ++round) {
     for (Contender& each : contenders) {
       if (each.before) each.before();
-      const double seconds = seconds_of(each.run);
-      if (round >= 0) each.seconds.push_back(seconds);
+      const auto [start, end] = span_of(each.run);
+      if (round >= 0) each.seconds.push_back(end - start);
     }
   }
   for (Contender& each : contenders) {
@@ -166,47 +182,108 @@ void actions(int rounds) {
   }
 }
 
+// ---- requests ----
+
+/// Null where no launcher has described one.
+std::shared_ptr<World> join_world() {
+  const std::optional<WorldOptions> told = world_from_environment();
+  return told ? std::make_shared<World>(*told) : nullptr;
+}
+
+/// Steps that all processes of the world, if there is one, start together.
+std::vector<Span> timed_steps(World* world, int steps, const std::function<void()>& before,
+                              const std::function<void()>& run) {
+  std::vector<Span> spans;
+  for (int step = 0; step < steps; ++step) {
+    before();
+    if (world) world->all_gather({});
+    spans.push_back(span_of(run));
+  }
+  return spans;
+}
+
+/// Answers every line of the input by one of the output.
+void serve(std::istream& in, const std::function<json(std::istream& request)>& answer) {
+  keep_freed_memory();
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream request(line);
+    const json reply = answer(request);
+    if (!request) throw ArgumentError("not a request: " + line);
+    std::cout << reply << std::endl;
+  }
+}
+
 // ---- a small GPT ----
 
 constexpr Rank kGptRanks = 2;
 constexpr Microbatch kGptMicrobatches = 16;
 constexpr std::int64_t kGptRows = 2;
 
-Pipeline gpt_pipeline(const std::string& name, const gpt::Config& config) {
+Pipeline gpt_pipeline(const std::string& name, const gpt::Config& config,
+                      const std::shared_ptr<World>& world) {
   const Schedule schedule =
       make_schedule({.name = name, .ranks = kGptRanks, .microbatches = kGptMicrobatches});
   auto build = [&](Stage stage) { return gpt::make_stage(config, stage, schedule.stage_count()); };
-  return {schedule, build, {.loss = gpt::next_character_loss, .threads_per_rank = 1}};
+  return {schedule, build, {.loss = gpt::next_character_loss, .threads_per_rank = 1, .world = world}};
 }
 
-json train_gpt(Pipeline& pipeline, const gpt::Config& config, int steps) {
+json train_gpt(Pipeline& pipeline, const gpt::Config& config, World* world, int steps) {
   const at::Tensor words =
       at::randint(config.vocab, {2, kGptRows * kGptMicrobatches, config.context}, at::kLong);
-  std::vector<double> seconds;
   double loss = 0;
-  for (int step = 0; step < steps; ++step) {
-    pipeline.zero_grad();
-    seconds.push_back(seconds_of([&] { loss = pipeline.step({words[0]}, {words[1]}).loss.item<double>(); }));
-  }
-  return {{"seconds", seconds}, {"loss", loss}, {"peak_MiB", peak_mebibytes()}};
+  const std::vector<Span> spans = timed_steps(
+      world, steps, [&] { pipeline.zero_grad(); },
+      [&] { loss = pipeline.step({words[0]}, {words[1]}).loss.item<double>(); });
+  return {{"steps", spans}, {"loss", loss}, {"peak_MiB", peak_mebibytes()}};
 }
 
 void serve_gpt(std::istream& in) {
-  keep_freed_memory();
+  const std::shared_ptr<World> world = join_world();
   std::map<std::pair<std::string, std::int64_t>, Pipeline> pipelines;
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
+  serve(in, [&](std::istream& request) -> json {
     std::string name;
     gpt::Config config;
     int steps = 0;
-    if (!(words >> name >> config.width >> steps)) throw ArgumentError("not SCHEDULE WIDTH STEPS: " + line);
+    if (!(request >> name >> config.width >> steps)) return {};
     auto found = pipelines.find({name, config.width});
     if (found == pipelines.end()) {
-      found = pipelines.emplace(std::pair(name, config.width), gpt_pipeline(name, config)).first;
+      found = pipelines.emplace(std::pair(name, config.width), gpt_pipeline(name, config, world)).first;
     }
-    std::cout << train_gpt(found->second, config, steps) << std::endl;
-  }
+    return train_gpt(found->second, config, world.get(), steps);
+  });
 }
+
+// ---- messages ----
+
+constexpr Stage kHandovers = 15;
+
+/// One microbatch goes from rank to rank and back, through stages that hand it on as it
+/// is. Nobody has anything else to do: a step is its messages, one after the other.
+Pipeline handover_pipeline(const std::shared_ptr<World>& world) {
+  std::vector<Rank> placement;
+  for (Stage stage = 0; stage <= kHandovers; ++stage) placement.push_back(stage % 2);
+  const Schedule schedule =
+      make_schedule({.name = "ForwardOnly", .ranks = 2, .microbatches = 1, .placement = placement});
+  auto build = [](Stage stage) {
+    return stage < kHandovers ? StageModel() : StageModel([](const at::Tensor& values) { return values[0]; });
+  };
+  return {schedule, build, {.threads_per_rank = 1, .world = world}};
+}
+
+void serve_handover(std::istream& in) {
+  const std::shared_ptr<World> world = join_world();
+  Pipeline pipeline = handover_pipeline(world);
+  serve(in, [&](std::istream& request) -> json {
+    std::int64_t bytes = 0;
+    int steps = 0;
+    if (!(request >> bytes >> steps)) return {};
+    const Batch batch = {.inputs = {at::ones({bytes / std::int64_t{sizeof(float)}})}, .targets = {}};
+    const EvalOptions options = {.outputs = false, .everywhere = false};
+    return {{"steps", timed_steps(world.get(), steps, [] {}, [&] { pipeline.eval(batch, options); })}};
+  });
+}
+
+// ---- memory ----
 
 /// Has used tensors and autograd, and nothing else.
 void idle() {
@@ -229,10 +306,12 @@ int main(int argc, char** argv) {
       pipewright::actions(std::stoi(arguments[1]));
     } else if (command == "gpt" && arguments.size() == 1) {
       pipewright::serve_gpt(std::cin);
+    } else if (command == "handover" && arguments.size() == 1) {
+      pipewright::serve_handover(std::cin);
     } else if (command == "idle" && arguments.size() == 1) {
       pipewright::idle();
     } else {
-      std::cerr << "usage: runtime_bench tiny ROUNDS | actions ROUNDS | gpt | idle\n";
+      std::cerr << "usage: runtime_bench tiny ROUNDS | actions ROUNDS | gpt | handover | idle\n";
       return 2;
     }
   } catch (const std::exception& error) {
