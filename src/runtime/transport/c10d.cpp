@@ -28,6 +28,12 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 /// What a receiver can take before anything has arrived.
 constexpr std::size_t kFirstRoom = 64 << 10;
 
+/// Receives that a channel has under way before the plan posts them, so that messages find a receive
+/// waiting. Gloo sends a message that finds none only when it is asked to; then the data come while
+/// the thread that asks still holds the connection's lock, and Gloo's own thread, which they
+/// wake, may take the core from it and spin for that lock.
+constexpr std::size_t kAhead = 4;
+
 at::Tensor make_buffer(std::size_t bytes) { return at::empty({static_cast<std::int64_t>(bytes)}, at::kByte); }
 
 /// Sends that are under way: keeps what they send until it has arrived.
@@ -127,7 +133,7 @@ struct Connection {
 };
 
 /// The end that sends. Knows how much room the receiver has for each message, because
-/// that follows from the messages that he has taken before he posts it.
+/// that follows from the messages that he has taken before he starts to receive it.
 class Sender final : public Channel {
  public:
   Sender(const ChannelId& id, Connection& connection, int process, int tag)
@@ -146,8 +152,7 @@ class Sender final : public Channel {
     prefix.microbatch = microbatch;
     prefix.layout_bytes = changed ? static_cast<std::uint32_t>(layout_bytes(layout)) : 0;
     prefix.payload_bytes = layout.payload_bytes();
-    const std::size_t room = taken_before == 0 ? room_before_ : rooms_.at(taken_before - 1);
-    prefix.overflow = Prefix::kSize + prefix.rest() > room ? 1 : 0;
+    prefix.overflow = Prefix::kSize + prefix.rest() > next_room(taken_before) ? 1 : 0;
 
     const at::Tensor first = make_buffer(Prefix::kSize + (prefix.overflow ? 0 : prefix.rest()));
     std::memcpy(first.data_ptr(), &prefix, sizeof prefix);
@@ -173,6 +178,14 @@ class Sender final : public Channel {
   }
 
  private:
+  /// That of the oldest receive that is under way; with the message, the receiver starts another.
+  std::size_t next_room(std::size_t taken_before) {
+    started_.push_back(taken_before == 0 ? room_before_ : rooms_.at(taken_before - 1));
+    const std::size_t room = started_.front();
+    started_.pop_front();
+    return room;
+  }
+
   const ChannelId id_;
   Connection& connection_;
   const int process_;
@@ -180,6 +193,7 @@ class Sender final : public Channel {
   Layout layout_;
   std::size_t room_before_ = kFirstRoom;  // after the steps before
   std::vector<std::size_t> rooms_;        // after each message of this step
+  std::deque<std::size_t> started_ = std::deque<std::size_t>(kAhead, kFirstRoom);  // of receives under way
 };
 
 class Receiver final : public Channel {
@@ -192,11 +206,9 @@ class Receiver final : public Channel {
   }
 
   void post(Microbatch microbatch) override {
-    at::Tensor buffer = make_buffer(room_);
-    WorkPtr work = connection_.start_receive(buffer, process_, tag_);
-    const std::lock_guard lock(mutex_);
-    posted_.push_back({std::move(buffer), std::move(work), microbatch});
-    if (connection_.aborted) posted_.back().work->abort();
+    posted_.push_back(microbatch);
+    for (; ahead_ < kAhead; ++ahead_) start_next();
+    start_next();
   }
 
   Message take(Microbatch microbatch) override {
@@ -216,8 +228,8 @@ class Receiver final : public Channel {
       buffer = make_buffer(prefix.rest());
       {
         const std::lock_guard lock(mutex_);
-        posted_.push_front({buffer, connection_.start_receive(buffer, process_, tag_ + 1), microbatch});
-        if (connection_.aborted) posted_.front().work->abort();
+        under_way_.push_front({buffer, connection_.start_receive(buffer, process_, tag_ + 1)});
+        if (connection_.aborted) under_way_.front().work->abort();
       }
       wait(microbatch);
     }
@@ -231,32 +243,40 @@ class Receiver final : public Channel {
     }
     offset += prefix.body_offset() - Prefix::kSize;
     room_ = Sender::room_for(layout_);
+    posted_.pop_front();
     return {.values = unpack(buffer, offset, layout_), .arrived = Clock::now()};
   }
 
   void abort() {
     const std::lock_guard lock(mutex_);
-    for (const Posted& each : posted_) each.work->abort();
+    for (const Receive& each : under_way_) each.work->abort();
   }
 
   /// Receives what was posted and not taken, and drops it.
   void take_rest() {
-    while (!posted_.empty()) take(posted_.front().microbatch);
+    while (!posted_.empty()) take(posted_.front());
   }
 
  private:
-  struct Posted {
+  struct Receive {
     at::Tensor buffer;
     WorkPtr work;
-    Microbatch microbatch;
   };
 
-  /// The buffer of the first that was posted, filled.
+  void start_next() {
+    at::Tensor buffer = make_buffer(room_);
+    WorkPtr work = connection_.start_receive(buffer, process_, tag_);
+    const std::lock_guard lock(mutex_);
+    under_way_.push_back({std::move(buffer), std::move(work)});
+    if (connection_.aborted) under_way_.back().work->abort();
+  }
+
+  /// The buffer of the first that is under way, filled.
   at::Tensor wait(Microbatch microbatch) {
     WorkPtr work;
     {
       const std::lock_guard lock(mutex_);
-      work = posted_.front().work;
+      work = under_way_.front().work;
     }
     const auto start = Clock::now();
     try {
@@ -273,8 +293,8 @@ class Receiver final : public Channel {
       throw Error(lost + "; the connection to " + peer + " is lost: " + error.what());
     }
     const std::lock_guard lock(mutex_);
-    at::Tensor buffer = std::move(posted_.front().buffer);
-    posted_.pop_front();
+    at::Tensor buffer = std::move(under_way_.front().buffer);
+    under_way_.pop_front();
     return buffer;
   }
 
@@ -284,8 +304,10 @@ class Receiver final : public Channel {
   const int tag_;
   Layout layout_;
   std::size_t room_ = kFirstRoom;
+  std::size_t ahead_ = 0;          // receives under way that are not posted: kAhead after the first post
+  std::deque<Microbatch> posted_;  // and not taken
   std::mutex mutex_;
-  std::deque<Posted> posted_;
+  std::deque<Receive> under_way_;
 };
 
 class C10dTransport final : public Transport {
