@@ -62,8 +62,8 @@ class Collective::Impl {
 };
 
 Collective::Collective(World& world, const std::string& name, const std::vector<int>& processes,
-                       std::chrono::milliseconds timeout)
-    : impl_(std::make_unique<Impl>(world.impl().group(name, processes), processes, timeout)) {}
+                       at::DeviceType device, std::chrono::milliseconds timeout)
+    : impl_(std::make_unique<Impl>(world.impl().group(name, processes, device), processes, timeout)) {}
 Collective::~Collective() = default;
 
 int Collective::size() const { return impl_->backend().getSize(); }

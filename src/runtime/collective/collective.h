@@ -16,7 +16,8 @@ namespace pipewright {
 class Collective {
  public:
   /// `processes`: this one among them; all of them make the object at the same point. `name` is its own.
-  Collective(World& world, const std::string& name, const std::vector<int>& processes,
+  /// `device`: where the tensors are.
+  Collective(World& world, const std::string& name, const std::vector<int>& processes, at::DeviceType device,
              std::chrono::milliseconds timeout);
   ~Collective();
   Collective(const Collective&) = delete;

@@ -30,6 +30,18 @@ void check_apart(const StageModels& models) {
   }
 }
 
+/// Where the parameters of a rank's stages are.
+at::DeviceType device_of(Rank rank, const Placement& placement, const ReplicaModels& models) {
+  for (const auto& [replica, stages] : models) {
+    for (const auto& [stage, model] : stages) {
+      if (!model.module || placement[static_cast<std::size_t>(stage)] != rank) continue;
+      const std::vector<at::Tensor> parameters = model.module->parameters();
+      if (!parameters.empty()) return parameters.front().device().type();
+    }
+  }
+  return at::kCPU;
+}
+
 }  // namespace
 
 DataParallel::DataParallel(const Mesh& mesh, const Schedule& plan, ReplicaModels& models,
@@ -51,9 +63,12 @@ DataParallel::DataParallel(const Mesh& mesh, const Schedule& plan, ReplicaModels
     ReplicaLinks& links = links_[rank];
     if (processes.size() == 1) continue;
     const std::string name = " of rank " + std::to_string(rank);
-    links.gathers =
-        std::make_unique<Collective>(*options.world, "parameters" + name, processes, options.timeout);
-    links.sums = std::make_unique<Collective>(*options.world, "gradients" + name, processes, options.timeout);
+    const auto make = [&](const std::string& what) {
+      return std::make_unique<Collective>(*options.world, what + name, processes,
+                                          device_of(rank, placement_, models), options.timeout);
+    };
+    links.gathers = make("parameters");
+    links.sums = make("gradients");
   }
   for (Stage stage = 0; stage < plan.stage_count(); ++stage) {
     const Rank rank = plan.placement[static_cast<std::size_t>(stage)];

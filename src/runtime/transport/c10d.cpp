@@ -28,11 +28,29 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 /// What a receiver can take before anything has arrived.
 constexpr std::size_t kFirstRoom = 64 << 10;
 
-/// Receives that a channel has under way before the plan posts them, so that messages find a receive
-/// waiting. Gloo sends a message that finds none only when it is asked to; then the data come while
-/// the thread that asks still holds the connection's lock, and Gloo's own thread, which they
-/// wake, may take the core from it and spin for that lock.
+/// Receives of small messages that a channel has under way before the plan posts them, so that messages
+/// find a receive waiting. Gloo sends a message that finds none only when it is asked to; then the data come
+/// while the thread that asks still holds the connection's lock, and Gloo's own thread, which
+/// they wake, may take the core from it and spin for that lock.
 constexpr std::size_t kAhead = 4;
+constexpr std::size_t kSmall = 256 << 10;
+
+/// How many receives a channel has started. Both ends follow it, so that the sender knows the room of each.
+class ReceiveWindow {
+ public:
+  /// The plan posts another receive: how many of size `room` to start.
+  std::size_t post(std::size_t room) {
+    ++posted_;
+    const std::size_t wanted = posted_ + (room <= kSmall ? kAhead : 0);
+    const std::size_t more = wanted > started_ ? wanted - started_ : 0;
+    started_ += more;
+    return more;
+  }
+
+ private:
+  std::size_t posted_ = 0;
+  std::size_t started_ = 0;
+};
 
 at::Tensor make_buffer(std::size_t bytes) { return at::empty({static_cast<std::int64_t>(bytes)}, at::kByte); }
 
@@ -178,11 +196,12 @@ class Sender final : public Channel {
   }
 
  private:
-  /// That of the oldest receive that is under way; with the message, the receiver starts another.
+  /// That of the oldest receive under way, when the receiver has posted this message's.
   std::size_t next_room(std::size_t taken_before) {
-    started_.push_back(taken_before == 0 ? room_before_ : rooms_.at(taken_before - 1));
-    const std::size_t room = started_.front();
-    started_.pop_front();
+    const std::size_t posted = taken_before == 0 ? room_before_ : rooms_.at(taken_before - 1);
+    under_way_.insert(under_way_.end(), window_.post(posted), posted);
+    const std::size_t room = under_way_.front();
+    under_way_.pop_front();
     return room;
   }
 
@@ -193,7 +212,8 @@ class Sender final : public Channel {
   Layout layout_;
   std::size_t room_before_ = kFirstRoom;  // after the steps before
   std::vector<std::size_t> rooms_;        // after each message of this step
-  std::deque<std::size_t> started_ = std::deque<std::size_t>(kAhead, kFirstRoom);  // of receives under way
+  ReceiveWindow window_;
+  std::deque<std::size_t> under_way_;  // rooms of the receives
 };
 
 class Receiver final : public Channel {
@@ -207,8 +227,7 @@ class Receiver final : public Channel {
 
   void post(Microbatch microbatch) override {
     posted_.push_back(microbatch);
-    for (; ahead_ < kAhead; ++ahead_) start_next();
-    start_next();
+    for (std::size_t more = window_.post(room_); more > 0; --more) start_next();
   }
 
   Message take(Microbatch microbatch) override {
@@ -304,7 +323,7 @@ class Receiver final : public Channel {
   const int tag_;
   Layout layout_;
   std::size_t room_ = kFirstRoom;
-  std::size_t ahead_ = 0;          // receives under way that are not posted: kAhead after the first post
+  ReceiveWindow window_;
   std::deque<Microbatch> posted_;  // and not taken
   std::mutex mutex_;
   std::deque<Receive> under_way_;

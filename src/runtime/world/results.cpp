@@ -33,15 +33,7 @@ void append(std::string& text, const Value& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-/// The same text in all processes whose steady clocks can be compared: 36 characters.
 constexpr std::size_t kSystemText = 36;
-std::string running_system() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(file, text);
-  text.resize(kSystemText);
-  return text;
-}
 
 /// What `gather_timeline` gets from one process.
 struct GatheredTimes {
@@ -66,6 +58,14 @@ struct GatheredTimes {
 std::byte* data_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.data_ptr()); }
 
 }  // namespace
+
+std::string running_system() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  text.resize(kSystemText);
+  return text;
+}
 
 Values broadcast(World& world, const Values& values, int root) {
   const bool sends = world.rank() == root;

@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <torch/cuda.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -17,7 +18,9 @@
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
+#include "runtime/world/nccl.h"
 #include "runtime/world/remote_failure.h"
+#include "runtime/world/results.h"
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
@@ -175,6 +178,7 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)) {
   messages_ = make_group(store_, "messages", options_.rank, options_.size, options_);
   control_ = make_group(store_, "control", options_.rank, options_.size, options_);
   watcher_ = std::thread([this, store = store_->clone()] { watch(store); });
+  uses_nccl_ = has_device_each();
 }
 
 World::Impl::~Impl() {
@@ -255,14 +259,30 @@ void World::Impl::leave() noexcept {
   }
 }
 
-c10d::Backend& World::Impl::group(const std::string& name, const std::vector<int>& processes) {
-  std::string key = "group/" + name;
+bool World::Impl::has_device_each() {
+  const auto devices = has_nccl() ? static_cast<int>(torch::cuda::device_count()) : 0;
+  std::map<std::string, int> free;  // by machine
+  bool enough = true;
+  for (const std::string& each : all_gather(running_system() + std::to_string(devices))) {
+    int& left = free.emplace(each, std::stoi(each.substr(running_system().size()))).first->second;
+    enough &= left-- > 0;
+  }
+  return enough;
+}
+
+c10d::Backend& World::Impl::group(const std::string& name, const std::vector<int>& processes,
+                                  at::DeviceType device) {
+  const bool nccl = device == at::kCUDA && uses_nccl_;
+  std::string key = "group/" + name + (nccl ? "/nccl" : "/gloo");
   for (const int process : processes) key += "/" + std::to_string(process);
   c10::intrusive_ptr<c10d::Backend>& group = groups_[key];
   if (!group) {
-    const auto own = std::ranges::find(processes, rank());
-    group = make_group(store_, key, static_cast<int>(own - processes.begin()),
-                       static_cast<int>(processes.size()), options_);
+    const auto own = std::ranges::find(processes, options_.rank);
+    const auto rank = static_cast<int>(own - processes.begin());
+    const auto size = static_cast<int>(processes.size());
+    group = nccl ? make_nccl_group(c10::make_intrusive<c10d::PrefixStore>(key, store_), rank, size,
+                                   options_.timeout)
+                 : make_group(store_, key, rank, size, options_);
   }
   return *group;
 }

@@ -37,9 +37,9 @@ class World::Impl {
   /// Waits for that. Throws StepError when something fails meanwhile.
   void finish(const c10::intrusive_ptr<c10d::Work>& work);
 
-  /// For what some of the processes, of which this is one, do together; ranked as they are listed. All of
-  /// them ask for it at the same point.
-  c10d::Backend& group(const std::string& name, const std::vector<int>& processes);
+  /// For what some of the processes, of which this is one, do together with tensors on devices of that type;
+  /// ranked as they are listed. All of them ask for it at the same point.
+  c10d::Backend& group(const std::string& name, const std::vector<int>& processes, at::DeviceType device);
 
   /// A range of message tags that nobody else uses: the same in every process,
   /// because all ask in the same order.
@@ -63,6 +63,8 @@ class World::Impl {
   void leave() noexcept;
   void watch(const c10::intrusive_ptr<c10d::Store>& store);
   void tell(const std::string& text);
+  /// Whether every process can have a CUDA device of its own, as NCCL demands. All processes ask.
+  bool has_device_each();
 
   WorldOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
@@ -70,6 +72,7 @@ class World::Impl {
   std::mutex messages_mutex_;
   c10::intrusive_ptr<c10d::Backend> control_;
   std::map<std::string, c10::intrusive_ptr<c10d::Backend>> groups_;
+  bool uses_nccl_ = false;
   int next_tag_ = 0;
 
   mutable std::mutex mutex_;  // what follows
