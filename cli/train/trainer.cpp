@@ -55,7 +55,7 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
   text_.check_context(options_.model.context);
   options_.model.vocab = text_.vocab();
   const Schedule schedule = options_.load_schedule();
-  rows_ = options_.data_parallel * schedule.microbatches * options_.batch;
+  rows_ = options_.batch * schedule.microbatches * options_.data_parallel;
   const auto build = [this, stages = schedule.stage_count()](Stage stage) {
     return gpt::make_stage(options_.model, stage, stages);
   };

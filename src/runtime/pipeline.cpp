@@ -336,7 +336,8 @@ class Pipeline::Impl {
       const Microbatch first_here = microbatches * static_cast<Microbatch>(steps.size() - 1);
       if (outputs) {
         step.on_output = [outputs, first_here](Microbatch microbatch, Values values) {
-          (*outputs)[static_cast<std::size_t>(first_here + microbatch)] = std::move(values);
+          const Microbatch at = first_here + microbatch;
+          (*outputs)[static_cast<std::size_t>(at)] = std::move(values);
         };
       } else if (like.on_output) {
         step.on_output = [&like, first = replica * microbatches](Microbatch microbatch, Values values) {
@@ -381,6 +382,7 @@ class Pipeline::Impl {
 
   void share_timeline(Timeline& timeline, const std::vector<Step>& steps) const {
     std::vector<int> processes;
+    processes.reserve(static_cast<std::size_t>(mesh_.ranks()));
     for (Rank rank = 0; rank < mesh_.ranks(); ++rank) processes.push_back(mesh_.process_of({0, rank}));
     gather_timeline(*world(), processes, steps.empty() ? Clock::now() : steps.front().start, timeline);
   }

@@ -30,9 +30,9 @@ class Collective::Impl {
 
   /// Starts something unless all is over.
   template <typename Begin>
-  Pending start(std::string what, Begin begin) {
+  Pending start(const std::string& what, Begin begin) {
     if (waits_->ended()) throw Stopped();
-    return std::make_shared<const Operation>(Operation{.work = begin(), .what = std::move(what)});
+    return std::make_shared<const Operation>(Operation{.work = begin(), .what = what});
   }
 
   void wait(const Operation& operation) {
@@ -69,8 +69,8 @@ Collective::~Collective() = default;
 int Collective::size() const { return impl_->backend().getSize(); }
 int Collective::rank() const { return impl_->backend().getRank(); }
 
-Collective::Pending Collective::broadcast(const at::Tensor& tensor, std::string what) {
-  return impl_->start(std::move(what), [&] {
+Collective::Pending Collective::broadcast(const at::Tensor& tensor, const std::string& what) {
+  return impl_->start(what, [&] {
     std::vector<at::Tensor> tensors = {tensor};
     c10d::BroadcastOptions options;
     options.timeout = impl_->timeout();
@@ -78,8 +78,8 @@ Collective::Pending Collective::broadcast(const at::Tensor& tensor, std::string 
   });
 }
 
-Collective::Pending Collective::all_reduce(const at::Tensor& tensor, std::string what) {
-  return impl_->start(std::move(what), [&] {
+Collective::Pending Collective::all_reduce(const at::Tensor& tensor, const std::string& what) {
+  return impl_->start(what, [&] {
     std::vector<at::Tensor> tensors = {tensor};
     c10d::AllreduceOptions options;
     options.timeout = impl_->timeout();
@@ -88,8 +88,8 @@ Collective::Pending Collective::all_reduce(const at::Tensor& tensor, std::string
 }
 
 Collective::Pending Collective::all_gather(const at::Tensor& whole, const at::Tensor& part,
-                                           std::string what) {
-  return impl_->start(std::move(what), [&] {
+                                           const std::string& what) {
+  return impl_->start(what, [&] {
     at::Tensor output = whole;
     at::Tensor input = part;
     c10d::AllgatherOptions options;
@@ -98,15 +98,16 @@ Collective::Pending Collective::all_gather(const at::Tensor& whole, const at::Te
   });
 }
 
-Collective::Pending Collective::reduce_scatter(at::Tensor& part, const at::Tensor& whole, std::string what) {
+Collective::Pending Collective::reduce_scatter(at::Tensor& part, const at::Tensor& whole,
+                                               const std::string& what) {
   const std::int64_t length = whole.numel() / size();
   if (impl_->backend().getBackendName() == "gloo") {
     // Its own sums the whole as well, into a copy.
     part = whole.narrow(0, rank() * length, length);
-    return all_reduce(whole, std::move(what));
+    return all_reduce(whole, what);
   }
   part = whole.new_empty({length});
-  return impl_->start(std::move(what), [&] {
+  return impl_->start(what, [&] {
     at::Tensor input = whole;
     c10d::ReduceScatterOptions options;
     options.timeout = impl_->timeout();

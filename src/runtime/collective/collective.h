@@ -34,13 +34,13 @@ class Collective {
   // `what`: named in an error when it does not come about.
 
   /// The values of the first process, in all of them.
-  Pending broadcast(const at::Tensor& tensor, std::string what);
+  Pending broadcast(const at::Tensor& tensor, const std::string& what);
   /// Sums, in place.
-  Pending all_reduce(const at::Tensor& tensor, std::string what);
+  Pending all_reduce(const at::Tensor& tensor, const std::string& what);
   /// `whole` becomes the `part` of every process, in their order.
-  Pending all_gather(const at::Tensor& whole, const at::Tensor& part, std::string what);
+  Pending all_gather(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
   /// `part` becomes this process's part of the sum over all; `whole` is used up.
-  Pending reduce_scatter(at::Tensor& part, const at::Tensor& whole, std::string what);
+  Pending reduce_scatter(at::Tensor& part, const at::Tensor& whole, const std::string& what);
 
   /// Throws TimeoutError after the time-out, Error for what went wrong, Stopped after an abort.
   void wait(const Pending& pending);

@@ -17,7 +17,7 @@ namespace {
 /// Gives the memory of a tensor back, or brings it again: the tensor and its views stay what they are.
 void set_resident(const at::Tensor& tensor, bool resident) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  const std::size_t bytes = resident ? static_cast<std::size_t>(tensor.numel()) * tensor.element_size() : 0;
+  const std::size_t bytes = resident ? static_cast<std::size_t>(tensor.numel() * tensor.element_size()) : 0;
   storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
   storage->set_nbytes(bytes);
 }

@@ -44,8 +44,7 @@ StageParameters::StageParameters(const StageMembers& members) {
 
 void StageParameters::share(std::size_t at, const at::Tensor& values) const {
   for (const std::vector<at::Tensor>& tensors : members_) {
-    at::Tensor parameter = tensors[at];
-    parameter.set_data(values);
+    tensors[at].set_data(values);
   }
 }
 

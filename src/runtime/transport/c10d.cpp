@@ -1,6 +1,7 @@
 #include "runtime/transport/c10d.h"
 
 #include <ATen/ops/empty.h>
+#include <sys/mman.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
@@ -34,6 +35,8 @@ constexpr std::size_t kFirstRoom = 64 << 10;
 /// they wake, may take the core from it and spin for that lock.
 constexpr std::size_t kAhead = 4;
 constexpr std::size_t kSmall = 256 << 10;
+/// From here on the C library asks the system for every buffer.
+constexpr std::size_t kLarge = 32 << 20;
 
 /// How many receives a channel has started. Both ends follow it, so that the sender knows the room of each.
 class ReceiveWindow {
@@ -52,7 +55,18 @@ class ReceiveWindow {
   std::size_t started_ = 0;
 };
 
-at::Tensor make_buffer(std::size_t bytes) { return at::empty({static_cast<std::int64_t>(bytes)}, at::kByte); }
+at::Tensor make_buffer(std::size_t bytes) {
+  at::Tensor buffer = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+  if (bytes >= kLarge) {
+    // In large pages, where the system has them: fresh memory, page by page, costs more than what is sent.
+    constexpr std::uintptr_t kPage = 2 << 20;
+    const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data_ptr());
+    const std::uintptr_t first = (begin + kPage - 1) / kPage * kPage;
+    const std::uintptr_t last = (begin + bytes) / kPage * kPage;
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  }
+  return buffer;
+}
 
 /// Sends that are under way: keeps what they send until it has arrived.
 class Outbox {

@@ -48,7 +48,8 @@ Mesh::Mesh(Rank ranks, int replicas, int own, int size, std::vector<int> process
 }
 
 int Mesh::process_of(Position position) const {
-  return processes_[static_cast<std::size_t>(position.rank * replicas_ + position.replica)];
+  const int at = position.rank * replicas_ + position.replica;
+  return processes_[static_cast<std::size_t>(at)];
 }
 
 std::vector<int> Mesh::local_replicas_of(Rank rank) const {

@@ -342,7 +342,7 @@ std::unique_ptr<World::Impl::Subscription> World::Impl::on_failure(
 void World::Impl::finish(const c10::intrusive_ptr<c10d::Work>& work) {
   const auto future = work->getFuture();
   switch (waits_->wait(future, options_.timeout, kLastWords)) {
-    case EndableWaits::Outcome::Ended: throw remote_failure(failure().value());
+    case EndableWaits::Outcome::Ended: throw remote_failure(failure().value_or(""));
     case EndableWaits::Outcome::TimedOut:
       throw TimeoutError("the processes did not come together within " +
                          std::to_string(options_.timeout.count()) +
