@@ -59,11 +59,10 @@ at::Tensor make_buffer(std::size_t bytes) {
   at::Tensor buffer = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
   if (bytes >= kLarge) {
     // In large pages, where the system has them: fresh memory, page by page, costs more than what is sent.
-    constexpr std::uintptr_t kPage = 2 << 20;
-    const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data_ptr());
-    const std::uintptr_t first = (begin + kPage - 1) / kPage * kPage;
-    const std::uintptr_t last = (begin + bytes) / kPage * kPage;
-    madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+    constexpr std::size_t kPage = 2 << 20;
+    void* begin = buffer.data_ptr();
+    std::size_t length = bytes;
+    if (std::align(kPage, kPage, begin, length)) madvise(begin, length / kPage * kPage, MADV_HUGEPAGE);
   }
   return buffer;
 }
