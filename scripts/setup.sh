@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 declare -A packages=(
   [build]="g++ cmake ninja-build ccache python3-venv libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
-    libgloo-dev"
+    libgloo-dev zlib1g-dev"
   [test]="clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev chromium fonts-dejavu-core iproute2"
 )
 

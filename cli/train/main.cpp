@@ -1,7 +1,11 @@
 #include <c10/util/Exception.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <iostream>
+#include <string>
 
 #include "commands.h"
 #include "pipewright/base/error.h"
@@ -34,14 +38,37 @@ void announce(const TrainOptions& options, const Trainer& trainer) {
             << " tokens a step\n";
 }
 
-/// All steps; the losses.
-std::vector<double> train_all(const TrainOptions& options, bool quiet, Trainer& trainer) {
+volatile std::sig_atomic_t told_to_end = 0;
+
+/// SIGTERM ends the training after the step that is under way.
+void end_on_sigterm() {
+  struct sigaction action{};
+  action.sa_handler = [](int) { told_to_end = 1; };
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+/// Whether some process was told to: then all end after the same step.
+bool shall_end(World* world) {
+  const std::string own = told_to_end != 0 ? "yes" : "";
+  if (!world) return !own.empty();
+  return std::ranges::any_of(world->all_gather(own), [](const std::string& each) { return !each.empty(); });
+}
+
+/// All steps, or until it is told to end; the losses.
+std::vector<double> train_all(const TrainOptions& options, World* world, Trainer& trainer) {
+  const bool quiet = world && world->rank() > 0;
   const Progress show = make_progress(options, quiet, trainer.tokens_per_step());
+  const bool saves = !options.checkpoint.empty();
+  if (saves) end_on_sigterm();
   std::vector<double> losses;
-  for (int step = 0; step < options.steps; ++step) {
+  for (bool end = false; trainer.done() < options.steps && !end;) {
     const StepRecord record = trainer.step();
     losses.push_back(record.loss);
     show(record);
+    if (!saves) continue;
+    end = shall_end(world);
+    const bool due = options.every > 0 && record.step % options.every == 0;
+    if (end || due || record.step == options.steps) trainer.save();
   }
   return losses;
 }
@@ -54,8 +81,11 @@ void run(const TrainOptions& options) {
   const bool quiet = world && world->rank() > 0;
   Trainer trainer(options, world);
   if (!options.json && !quiet) announce(options, trainer);
-  const std::vector<double> losses = train_all(options, quiet, trainer);
-  if (quiet) return;
+  if (options.resume && trainer.resume() && !options.json && !quiet) {
+    std::cout << "going on after step " << trainer.done() << '\n';
+  }
+  const std::vector<double> losses = train_all(options, world.get(), trainer);
+  if (quiet || losses.empty()) return;
   const Comparison comparison(options.source.title(), trainer.plan(), trainer.recent());
   if (!options.json) {
     std::cout << loss_text(losses) << '\n';

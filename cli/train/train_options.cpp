@@ -72,6 +72,17 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--trace", options.trace, "Write the measured step for Perfetto and chrome://tracing");
 }
 
+void add_checkpoint_options(CLI::App& app, TrainOptions& options) {
+  auto* directory = app.add_option("--checkpoint", options.checkpoint,
+                                   "Save checkpoints in this directory: at the end, and when SIGTERM comes");
+  app.add_option("--every", options.every, "Save one after every so many steps, too")->needs(directory);
+  app.add_option("--keep", options.keep, "Keep only so many of the newest; 0: all")
+      ->needs(directory)
+      ->capture_default_str();
+  app.add_flag("--resume", options.resume, "Go on from the newest one there, if there is one")
+      ->needs(directory);
+}
+
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw ArgumentError("cannot open " + path);
@@ -87,6 +98,7 @@ void TrainOptions::add_to(CLI::App& app) {
   add_optimizer_options(app, *this);
   add_parallel_options(app, *this);
   add_model_options(app, *this);
+  add_checkpoint_options(app, *this);
   add_output_options(app, *this);
 }
 
@@ -97,6 +109,8 @@ void TrainOptions::check() const {
   }
   if (model.vocab < 0) throw ArgumentError("--vocab must be at least 0");
   if (data_parallel < 1) throw ArgumentError("--data-parallel must be at least 1");
+  if (every < 0) throw ArgumentError("--every must be at least 0");
+  if (keep < 0) throw ArgumentError("--keep must be at least 0");
   if (threads_per_rank < 0) throw ArgumentError("--threads-per-rank must be at least 0");
   if (!(learning_rate() >= 0) || std::isinf(learning_rate())) {
     throw ArgumentError("--lr must be a number of at least 0");

@@ -29,6 +29,10 @@ struct TrainOptions {
   std::string timeline;
   std::string costs;
   std::string trace;
+  std::string checkpoint;
+  int every = 0;
+  int keep = 0;
+  bool resume = false;
 
   void add_to(CLI::App& app);
   /// Throws ArgumentError for numbers that do not fit.

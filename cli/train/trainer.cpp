@@ -67,11 +67,23 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
                                                          .sharded = options_.sharded});
   parameter_count_ = count_parameters(*pipeline_, world.get());
   optimizer_ = make_optimizer(options_, pipeline_->parameters());
+  if (!options_.checkpoint.empty()) {
+    checkpoints_ = std::make_unique<Checkpoints>(
+        CheckpointOptions{.directory = options_.checkpoint, .keep = options_.keep, .world = world});
+  }
   // On this thread only the optimizer computes: small operators, which several threads make slower.
   at::set_num_threads(1);
 }
 
 Trainer::~Trainer() = default;
+
+bool Trainer::resume() {
+  const auto progress = checkpoints_->load(*pipeline_, optimizer_.get());
+  if (progress) before_ = done_ = static_cast<int>(progress->step);
+  return progress.has_value();
+}
+
+void Trainer::save() const { checkpoints_->save(*pipeline_, optimizer_.get(), {.step = done_}); }
 
 at::Tensor Trainer::own_rows(const at::Tensor& all) const {
   const std::vector<at::Tensor> by_replica = all.chunk(options_.data_parallel);
@@ -92,7 +104,7 @@ StepRecord Trainer::step() {
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
 
   const Metrics metrics = measure(result.timeline, uniform_costs(plan().placement));
-  if (done_ == 1 || recent_.size() == kRecentSteps) recent_.pop_front();
+  if (done_ == before_ + 1 || recent_.size() == kRecentSteps) recent_.pop_front();
   recent_.push_back(std::move(result.timeline));
   const StepRecord record{.step = ++done_,
                           .loss = result.loss.item<double>(),

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "pipewright/runtime/checkpoint.h"
 #include "pipewright/runtime/pipeline.h"
 #include "train/train_options.h"
 
@@ -34,6 +35,12 @@ class Trainer {
   /// The next step. Throws Error where the loss is not a number any more.
   StepRecord step();
 
+  /// Steps that were made, those before the checkpoint that it has gone on from included.
+  int done() const { return done_; }
+  /// Goes on from the newest checkpoint; false where there is none.
+  bool resume();
+  void save() const;
+
   const Schedule& plan() const { return pipeline_->plan(); }
   std::int64_t tokens_per_step() const { return rows_ * options_.model.context; }
   /// Of the whole model.
@@ -49,9 +56,11 @@ class Trainer {
   gpt::Characters text_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<Checkpoints> checkpoints_;  // null where none are saved
   std::int64_t rows_ = 0;
   std::int64_t parameter_count_ = 0;
   int done_ = 0;
+  int before_ = 0;  // of them, made before this program was started
   std::deque<Timeline> recent_;
 };
 

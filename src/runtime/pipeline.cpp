@@ -462,6 +462,22 @@ std::vector<at::Tensor> Pipeline::parameters() const {
   return tensors;
 }
 
+std::vector<LocalParameter> Pipeline::local_buffers() const {
+  std::vector<LocalParameter> all;
+  for (const auto& [replica, models] : impl_->models()) {
+    for (const auto& [stage, model] : models) {
+      if (!model.module) continue;
+      for (const auto& item : model.module->named_buffers()) {
+        all.push_back({.name = global_name(stage, model, item.key()),
+                       .tensor = item.value(),
+                       .sizes = item.value().sizes().vec(),
+                       .counts = replica == 0});
+      }
+    }
+  }
+  return all;
+}
+
 void Pipeline::zero_grad() {
   for (const at::Tensor& parameter : parameters()) parameter.mutable_grad().reset();
 }

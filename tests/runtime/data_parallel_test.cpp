@@ -20,34 +20,32 @@
 namespace pipewright {
 namespace {
 
-using WorldPtr = std::shared_ptr<World>;
-
 /// Threads of this process alone, or so many worlds.
 std::vector<std::string> in_processes(int count, const std::function<void(const WorldPtr&)>& part) {
   return count == 1 ? side_by_side({[&] { part(nullptr); }}) : in_worlds(count, part);
 }
 
-struct Layout {
+struct Spread {
   int replicas = 2;
   int processes = 1;
   bool sharded = false;
 };
-std::string to_text(const Layout& layout) {
-  return std::to_string(layout.replicas) + (layout.sharded ? " sharded" : " replicated") + " in " +
-         std::to_string(layout.processes) + " processes";
+std::string to_text(const Spread& spread) {
+  return std::to_string(spread.replicas) + (spread.sharded ? " sharded" : " replicated") + " in " +
+         std::to_string(spread.processes) + " processes";
 }
 
-PipelineOptions options_for(const Model& model, const Layout& layout, const WorldPtr& world) {
+PipelineOptions options_for(const Model& model, const Spread& spread, const WorldPtr& world) {
   PipelineOptions options = options_for(model);
   options.world = world;
-  options.data_parallel = layout.replicas;
-  options.sharded = layout.sharded;
+  options.data_parallel = spread.replicas;
+  options.sharded = spread.sharded;
   return options;
 }
 
-Pipeline make_replicas(const Model& model, const Schedule& schedule, const Layout& layout,
+Pipeline make_replicas(const Model& model, const Schedule& schedule, const Spread& spread,
                        const WorldPtr& world) {
-  return {schedule, cut(model, schedule.stage_count()), options_for(model, layout, world)};
+  return {schedule, cut(model, schedule.stage_count()), options_for(model, spread, world)};
 }
 
 /// This process's part of the data of all replicas.
@@ -100,15 +98,15 @@ void expect_gradient_parts(const Pipeline& pipeline, const Gradients& expected) 
   }
 }
 
-void expect_parity(const Model& model, const Schedule& schedule, const Layout& layout) {
-  SCOPED_TRACE(to_text(layout));
-  const auto data = model.data(schedule.microbatches * layout.replicas);
+void expect_parity(const Model& model, const Schedule& schedule, const Spread& spread) {
+  SCOPED_TRACE(to_text(spread));
+  const auto data = model.data(schedule.microbatches * spread.replicas);
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
   const Gradients gradients = unsplit.gradients();
   Coverage coverage;
-  expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
-    Pipeline pipeline = make_replicas(model, schedule, layout, world);
+  expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
+    Pipeline pipeline = make_replicas(model, schedule, spread, world);
     expect_losses(pipeline.step(part_of(data, pipeline)), expected);
     expect_gradient_parts(pipeline, gradients);
     coverage.add(pipeline.local_parameters());
@@ -121,9 +119,9 @@ INSTANTIATE_TEST_SUITE_P(Every, WorldReplicas, testing::ValuesIn(training_schedu
 
 TEST_P(WorldReplicas, HaveTheGradientsOfAllTheirData) {
   const Schedule schedule = make_schedule(GetParam(), 2, 3);
-  for (const Layout& layout : {Layout{2, 1, false}, Layout{2, 1, true}, Layout{2, 2, false},
-                               Layout{2, 2, true}, Layout{2, 4, false}, Layout{2, 4, true}}) {
-    expect_parity(mlp(), schedule, layout);
+  for (const Spread& spread : {Spread{2, 1, false}, Spread{2, 1, true}, Spread{2, 2, false},
+                               Spread{2, 2, true}, Spread{2, 4, false}, Spread{2, 4, true}}) {
+    expect_parity(mlp(), schedule, spread);
   }
 }
 
@@ -135,8 +133,8 @@ TEST_P(WorldReplicatedModel, HasTheGradientsOfAllItsData) {
   for (const char* name : {"1F1B", "ZBVZeroBubble"}) {
     SCOPED_TRACE(name);
     const Schedule schedule = make_schedule({.name = name, .ranks = 2, .microbatches = 2});
-    for (const Layout& layout : {Layout{3, 1, false}, Layout{2, 4, false}, Layout{2, 4, true}}) {
-      expect_parity(GetParam(), schedule, layout);
+    for (const Spread& spread : {Spread{3, 1, false}, Spread{2, 4, false}, Spread{2, 4, true}}) {
+      expect_parity(GetParam(), schedule, spread);
     }
   }
 }
@@ -170,7 +168,7 @@ TEST(WorldMixedReplicas, HaveTheGradientsOfAllTheirData) {
   }
 }
 
-const std::vector<Layout> kLayouts = {{2, 1, false}, {2, 2, true}, {2, 4, false}, {2, 4, true}};
+const std::vector<Spread> kSpreads = {{2, 1, false}, {2, 2, true}, {2, 4, false}, {2, 4, true}};
 
 TEST(WorldDataParallel, FollowsTheUnsplitModelOverSeveralSteps) {
   const Model model = gpt();
@@ -194,10 +192,10 @@ TEST(WorldDataParallel, FollowsTheUnsplitModelOverSeveralSteps) {
   }
   EXPECT_LT(losses.back(), losses.front());
 
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(to_text(layout));
-    expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
-      Pipeline pipeline = make_replicas(model, schedule, layout, world);
+  for (const Spread& spread : kSpreads) {
+    SCOPED_TRACE(to_text(spread));
+    expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
+      Pipeline pipeline = make_replicas(model, schedule, spread, world);
       torch::optim::SGD own(pipeline.parameters(), sgd);
       for (int step = 0; step < kSteps; ++step) {
         const StepResult result = pipeline.step(part_of(data, pipeline));
@@ -221,10 +219,10 @@ TEST(WorldDataParallel, AddsUpGradientsOverSteps) {
   unsplit.run(data);
   unsplit.run(data);
   const Gradients gradients = unsplit.gradients();
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(to_text(layout));
-    expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
-      Pipeline pipeline = make_replicas(model, schedule, layout, world);
+  for (const Spread& spread : kSpreads) {
+    SCOPED_TRACE(to_text(spread));
+    expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
+      Pipeline pipeline = make_replicas(model, schedule, spread, world);
       pipeline.step(part_of(data, pipeline));
       pipeline.eval(part_of(data, pipeline));  // leaves them as they are
       pipeline.step(part_of(data, pipeline));
@@ -248,10 +246,10 @@ TEST(WorldDataParallel, CountsEveryElementOnceInNormsAndClipping) {
       if (!copies.contains(name)) flat.push_back(gradient.reshape({-1}));
     }
     const double norm = torch::linalg_vector_norm(torch::cat(flat), p).item<double>();
-    for (const Layout& layout : kLayouts) {
-      SCOPED_TRACE(to_text(layout));
-      expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
-        Pipeline pipeline = make_replicas(model, schedule, layout, world);
+    for (const Spread& spread : kSpreads) {
+      SCOPED_TRACE(to_text(spread));
+      expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
+        Pipeline pipeline = make_replicas(model, schedule, spread, world);
         pipeline.step(part_of(data, pipeline));
         EXPECT_NEAR(pipeline.grad_norm(p).item<double>(), norm, 1e-4 * norm);
         pipeline.clip_grad_norm(norm / 4, p);
@@ -262,12 +260,12 @@ TEST(WorldDataParallel, CountsEveryElementOnceInNormsAndClipping) {
 }
 
 TEST(WorldDataParallel, StartsFromTheFirstReplica) {
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(to_text(layout));
+  for (const Spread& spread : kSpreads) {
+    SCOPED_TRACE(to_text(spread));
     std::atomic<int> built = 0;
     std::mutex mutex;
     std::map<std::string, at::Tensor> first;
-    expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
+    expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
       // Every module that is built has other values.
       const auto build = [&](Stage) {
         auto linear = torch::nn::Linear(3, 3);
@@ -278,8 +276,8 @@ TEST(WorldDataParallel, StartsFromTheFirstReplica) {
         return StageModel(linear);
       };
       PipelineOptions options{.timeout = std::chrono::seconds(30), .world = world};
-      options.data_parallel = layout.replicas;
-      options.sharded = layout.sharded;
+      options.data_parallel = spread.replicas;
+      options.sharded = spread.sharded;
       const Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = 2, .microbatches = 2}), build, options);
       const Pipeline::StateDict state = pipeline.state_dict();
       const std::lock_guard lock(mutex);
@@ -301,10 +299,10 @@ TEST(WorldDataParallel, SavesAndLoadsWholeParameters) {
   for (const auto& item : unsplit.module().named_parameters()) {
     state[item.key()] = item.value().detach() * 2 + 1;
   }
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(to_text(layout));
-    expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
-      Pipeline pipeline = make_replicas(model, schedule, layout, world);
+  for (const Spread& spread : kSpreads) {
+    SCOPED_TRACE(to_text(spread));
+    expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
+      Pipeline pipeline = make_replicas(model, schedule, spread, world);
       pipeline.load_state_dict(state);
       for (const auto& [name, value] : pipeline.state_dict()) {
         EXPECT_TRUE(torch::equal(value, state.at(name))) << name;
@@ -324,12 +322,12 @@ TEST(WorldDataParallel, MergesTheOutputsOfAllReplicas) {
   const auto expected = unsplit.run(data);
   std::vector<at::Tensor> outputs;
   for (const Values& each : expected.outputs) outputs.push_back(each.at(0).detach());
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(to_text(layout));
+  for (const Spread& spread : kSpreads) {
+    SCOPED_TRACE(to_text(spread));
     std::mutex mutex;
     std::map<Microbatch, at::Tensor> handed;
-    expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
-      Pipeline pipeline = make_replicas(model, schedule, layout, world);
+    expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
+      Pipeline pipeline = make_replicas(model, schedule, spread, world);
       const StepResult result = pipeline.eval(part_of(data, pipeline));
       expect_losses(result, expected);
       EXPECT_TRUE(close(result.outputs.at(0), torch::cat(outputs)));
@@ -361,14 +359,14 @@ TEST(WorldDataParallel, LeavesParametersWithoutGradientAlone) {
     }
     at::Tensor unused, once, always;
   };
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(to_text(layout));
-    expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
+  for (const Spread& spread : kSpreads) {
+    SCOPED_TRACE(to_text(spread));
+    expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
       PipelineOptions options{.loss = [](const Values& outputs, const Values&) { return outputs[0].sum(); },
                               .timeout = std::chrono::seconds(30),
                               .world = world};
-      options.data_parallel = layout.replicas;
-      options.sharded = layout.sharded;
+      options.data_parallel = spread.replicas;
+      options.sharded = spread.sharded;
       Pipeline pipeline(
           make_schedule({.name = "GPipe", .ranks = 2, .microbatches = 1}),
           [](Stage) { return StageModel(std::make_shared<Picky>()); }, options);
@@ -437,12 +435,12 @@ TEST(WorldDataParallel, SumsNarrowGradientsInAWiderType) {
   }
   ASSERT_FALSE(torch::equal(weight, weight.to(at::kBFloat16).to(at::kFloat)));
 
-  for (const Layout& layout : {Layout{2, 1, false}, Layout{2, 2, false}, Layout{2, 2, true}}) {
-    SCOPED_TRACE(to_text(layout));
-    expect_no_errors(in_processes(layout.processes, [&](const WorldPtr& world) {
+  for (const Spread& spread : {Spread{2, 1, false}, Spread{2, 2, false}, Spread{2, 2, true}}) {
+    SCOPED_TRACE(to_text(spread));
+    expect_no_errors(in_processes(spread.processes, [&](const WorldPtr& world) {
       PipelineOptions options{.loss = loss, .timeout = std::chrono::seconds(30), .world = world};
-      options.data_parallel = layout.replicas;
-      options.sharded = layout.sharded;
+      options.data_parallel = spread.replicas;
+      options.sharded = spread.sharded;
       options.reduce_dtype = at::kFloat;
       Pipeline pipeline(
           make_schedule({.name = "GPipe", .ranks = 1, .microbatches = 1}),
@@ -455,7 +453,7 @@ TEST(WorldDataParallel, SumsNarrowGradientsInAWiderType) {
       for (const LocalParameter& each : pipeline.local_parameters()) {
         const bool narrow = each.name.ends_with("weight");
         // Shards are kept in the type of the reduction, other parameters are what they were.
-        EXPECT_EQ(each.tensor.scalar_type(), narrow && !layout.sharded ? at::kBFloat16 : at::kFloat);
+        EXPECT_EQ(each.tensor.scalar_type(), narrow && !spread.sharded ? at::kBFloat16 : at::kFloat);
         const at::Tensor expected = part_of(narrow ? weight : bias, each).to(each.tensor.scalar_type());
         EXPECT_TRUE(torch::equal(each.tensor.grad(), expected)) << each.name;
       }

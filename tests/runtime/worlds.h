@@ -46,9 +46,10 @@ inline std::vector<std::string> side_by_side(const std::vector<std::function<voi
   return errors;
 }
 
+using WorldPtr = std::shared_ptr<World>;
+
 /// Worlds as if each were in a process of its own: threads are enough to be apart.
-inline std::vector<std::string> in_worlds(int size,
-                                          const std::function<void(const std::shared_ptr<World>&)>& part) {
+inline std::vector<std::string> in_worlds(int size, const std::function<void(const WorldPtr&)>& part) {
   const std::uint16_t port = free_port();
   std::vector<std::function<void()>> parts;
   for (int rank = 0; rank < size; ++rank) {

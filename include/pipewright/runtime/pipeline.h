@@ -175,6 +175,8 @@ class Pipeline {
   std::vector<LocalParameter> local_parameters() const;
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
   std::vector<at::Tensor> parameters() const;
+  /// The buffers of all replicas of this process, likewise; those of the first replica count.
+  std::vector<LocalParameter> local_buffers() const;
   void zero_grad();
 
   /// The norm of all gradients as one vector, p from 1 to infinity; tied parameters count once.
