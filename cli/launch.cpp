@@ -22,12 +22,14 @@ namespace {
 
 constexpr int kMostRanks = 1024;
 constexpr int kLargestPort = 65535;
+constexpr int kMostRestarts = 1'000'000;
 constexpr double kLongestGrace = 86400;
 
 struct LaunchOptions {
   int ranks = 0;
   double grace = 5;
   int master_port = 0;  ///< 0: a free one.
+  int restarts = 0;
   std::string program;
 };
 
@@ -65,6 +67,23 @@ void empty_standard_input() {
   close(nothing);
 }
 
+struct Ended {
+  int exit_code;
+  std::string failure;  // of a rank; empty where none failed
+};
+
+/// From the start of the ranks to the end of the last.
+Ended run_once(const LaunchOptions& options, char* const* argv) {
+  RankProcesses processes(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.grace)));
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    for (const char* name : {"RANK", "LOCAL_RANK"}) set_variable(name, rank);
+    processes.start(argv);
+  }
+  const int exit_code = processes.wait();
+  return {exit_code, processes.failure()};
+}
+
 /// `rest`: what the parser left over, which is -- and the program's arguments. Returns the exit code.
 int run(const LaunchOptions& options, std::vector<std::string> rest) {
   if (rest.empty() || rest.front() != "--") {
@@ -81,17 +100,15 @@ int run(const LaunchOptions& options, std::vector<std::string> rest) {
   for (std::string& argument : rest) argv.push_back(argument.data());
   argv.push_back(nullptr);
 
-  set_common_variables(options);
   empty_standard_input();
-  RankProcesses processes(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.grace)));
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    for (const char* name : {"RANK", "LOCAL_RANK"}) set_variable(name, rank);
-    processes.start(argv.data());
+  for (int restart = 0;; ++restart) {
+    set_common_variables(options);
+    set_variable("TORCHELASTIC_RESTART_COUNT", restart);
+    const Ended ended = run_once(options, argv.data());
+    if (!ended.failure.empty()) std::cerr << "pipewright: " << ended.failure << '\n';
+    if (ended.failure.empty() || restart == options.restarts) return ended.exit_code;
+    std::cerr << "pipewright: restart " << restart + 1 << " of " << options.restarts << '\n';
   }
-  const int exit_code = processes.wait();
-  if (!processes.failure().empty()) std::cerr << "pipewright: " << processes.failure() << '\n';
-  return exit_code;
 }
 
 /// Help with the -- in the usage.
@@ -116,13 +133,20 @@ void add_launch(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--master-port", options->master_port, "Where the ranks meet [a free port]")
       ->check(CLI::Range(1, kLargestPort));
+  command
+      ->add_option("--restarts", options->restarts,
+                   "When a rank fails, start all of them again, at most so many times")
+      ->check(CLI::Range(0, kMostRestarts))
+      ->capture_default_str();
   command->add_option("command", options->program, "What to run, found through PATH; its arguments follow")
       ->required();
   // What follows the command is left over, as it is.
   command->prefix_command();
   command->footer(
       "A rank has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its\n"
-      "environment, and OMP_NUM_THREADS, which is cores / N unless you set it. Its standard input is empty.\n"
+      "environment, TORCHELASTIC_RESTART_COUNT, and OMP_NUM_THREADS, which is cores / N unless you set it.\n"
+      "Its standard input is empty. A command that saves checkpoints goes on from the last one, where it is\n"
+      "told to: 'pipewright launch -n 2 --restarts 3 -- pipewright train --checkpoint DIR --resume ...'.\n"
       "Exit codes: 0 all ranks ended with 0; that of the first rank that failed; 128 + the number of the\n"
       "signal that ended that rank, or that came to launch; 2 wrong usage, or the command cannot be run.");
   command->callback([options, command] { std::exit(run(*options, command->remaining())); });

@@ -52,6 +52,7 @@ RankProcesses::~RankProcesses() {
     while (rank.group_left && waitpid(-rank.pid, nullptr, 0) > 0) {
     }
   }
+  sigprocmask(SIG_SETMASK, &inherited_mask_, nullptr);
 }
 
 void RankProcesses::start(char* const* argv) {

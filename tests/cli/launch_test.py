@@ -13,7 +13,7 @@ import time
 import pytest
 
 TIMEOUT = 60
-OPTIONS = ["--help", "-n", "--grace", "--master-port"]
+OPTIONS = ["--help", "-n", "--grace", "--master-port", "--restarts"]
 WRITE_ENVIRONMENT = "import json, os; json.dump(dict(os.environ), open('env.' + os.environ['RANK'], 'w'))"
 # In the shell of a rank: it tells who it is, and then waits, longer than any test but not for ever.
 TELL = "echo $$ > pid.$RANK; touch ready.$RANK; "
@@ -345,3 +345,34 @@ def test_command_is_found_through_path(call, tmp_path):
     program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     assert call("-n", 1, "--", "tell", "it", environment=environment) == (0, "found it\n", "")
+
+
+def test_ranks_start_again_after_a_failure(launch, tmp_path):
+    script = "echo $TORCHELASTIC_RESTART_COUNT $MASTER_PORT >> tries.$RANK; [ $TORCHELASTIC_RESTART_COUNT = 2 ]"
+    process = launch("-n", 2, "--restarts", 5, "--", "sh", "-c", script)
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, errors
+    tries = [line.split() for line in (tmp_path / "tries.0").read_text().splitlines()]
+    assert [count for count, _ in tries] == ["0", "1", "2"]
+    assert "restart 2 of 5" in errors and "restart 3" not in errors
+
+
+def test_restarts_come_to_an_end(launch, tmp_path):
+    process = launch("-n", 2, "--restarts", 2, "--", "sh", "-c", "echo >> tries.$RANK; exit 7")
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 7
+    assert errors.count("exited with code 7") == 3, errors
+    assert "restart 2 of 2" in errors
+
+
+def test_signal_ends_a_restarted_world_too(launch, tmp_path):
+    script = f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3; {WAIT}"
+    process = launch("-n", 2, "--restarts", 5, "--", "sh", "-c", script)
+    deadline = time.monotonic() + TIMEOUT
+    while not all((tmp_path / f"ready.{rank}").exists() for rank in range(2)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "restart 2" not in errors

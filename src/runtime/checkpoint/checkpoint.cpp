@@ -150,6 +150,7 @@ Manifest write_part(Files& files, const std::filesystem::path& directory, const 
 /// Reads from a checkpoint what this process needs, and puts it in place when all is read.
 class Loader {
  public:
+  Loader() = default;
   Loader(std::filesystem::path directory, Manifest manifest)
       : directory_(std::move(directory)), manifest_(std::move(manifest)) {}
 
@@ -299,21 +300,21 @@ std::optional<TrainingProgress> Checkpoints::load(Pipeline& pipeline,
     name = world->all_gather(name).front();
   }
   if (name.empty()) return std::nullopt;
-  std::optional<Loader> loader;
+  Loader loader;
   each_process(world, [&] {
     const std::filesystem::path directory = name;
-    loader.emplace(directory, read_manifest(directory / Manifest::kFile));
+    loader = Loader(directory, read_manifest(directory / Manifest::kFile));
     const std::vector<LocalParameter> parameters = pipeline.local_parameters();
-    for (const LocalParameter& each : parameters) loader->add(each);
-    for (const LocalParameter& each : pipeline.local_buffers()) loader->add(each);
-    if (optimizer) add_optimizer(*loader, parameters, *optimizer);
-    if (const std::string random = random_name(world); loader->has(random)) {
-      const at::Tensor state = loader->read(whole_tensor(random, random_generator().get_state()));
-      loader->add([state] { random_generator().set_state(state); });
+    for (const LocalParameter& each : parameters) loader.add(each);
+    for (const LocalParameter& each : pipeline.local_buffers()) loader.add(each);
+    if (optimizer) add_optimizer(loader, parameters, *optimizer);
+    if (const std::string random = random_name(world); loader.has(random)) {
+      const at::Tensor state = loader.read(whole_tensor(random, random_generator().get_state()));
+      loader.add([state] { random_generator().set_state(state); });
     }
   });
-  loader->commit();
-  return loader->manifest().progress;
+  loader.commit();
+  return loader.manifest().progress;
 }
 
 }  // namespace pipewright
