@@ -197,12 +197,12 @@ class Pipeline::Impl {
 
   ReplicaModels build_models(const StageFactory& build) const {
     ReplicaModels models;
-    for (const Position& position : mesh_.local()) {
-      StageModels& stages = models[position.replica];
+    for (const int replica : mesh_.local_replicas()) {
+      // In the order of the stages, so that what a factory draws at random does not depend on the placement.
       for (Stage stage = 0; stage < plan_.stage_count(); ++stage) {
-        if (plan_.placement[static_cast<std::size_t>(stage)] == position.rank) {
-          stages.emplace(stage, build(stage));
-        }
+        const Rank rank = plan_.placement[static_cast<std::size_t>(stage)];
+        if (mesh_.process_of({replica, rank}) != mesh_.own_process()) continue;
+        models[replica].emplace(stage, build(stage));
       }
     }
     return models;
