@@ -122,13 +122,15 @@ def test_killed_world_is_started_again_and_goes_on(program, train, uninterrupted
     assert losses(result.stdout) == pytest.approx(uninterrupted, rel=1e-5)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_sigterm_saves_and_ends_cleanly(processes, program, train, tmp_path):
+@pytest.mark.parametrize("launched", [False, True])
+def test_sigterm_saves_and_ends_cleanly(launched, program, train, tmp_path):
     command = [word for word in train(tmp_path, *PLAIN, steps=100000) if word not in ("--every", 1)]
-    process = start(program, "launch", "-n", processes, "--grace", 60, "--", *command)
+    launch = [program, "launch", "-n", 2, "--grace", 60, "--"] if launched else []
+    process = start(*launch, *command)
     assert json.loads(process.stdout.readline())["step"] == 1
     process.send_signal(signal.SIGTERM)
     text, errors = process.communicate(timeout=60)
+    assert process.returncode == (128 + signal.SIGTERM if launched else 0), errors
     last = max(losses(text), default=1)
     assert [path.name for path in tmp_path.iterdir()] == [f"step-{last}"], errors
     result = run(*train(tmp_path, *PLAIN, steps=last + 1))

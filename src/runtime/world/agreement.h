@@ -10,7 +10,7 @@ namespace pipewright {
 
 /// Makes sure that every process of the world has been given the same plan, mesh and library, that
 /// the replicas of a stage have the same parameters, and that the declared boundaries of
-/// neighbouring stages fit together. `models`: of one of this process's replicas, or more.
+/// neighbouring stages fit together. `models`: those of this process.
 /// Throws Error, in every process, that names the first difference.
 void check_agreement(World& world, const Schedule& plan, const Mesh& mesh, const PipelineOptions& options,
                      const ReplicaModels& models);
