@@ -19,8 +19,8 @@ KILLS = 20
 
 @pytest.fixture(scope="module")
 def train(program):
-    def command(directory: Path, *arguments: object, steps: int = STEPS) -> list[object]:
-        saving = ["--checkpoint", directory, "--every", 1, "--keep", 2, "--resume"]
+    def command(directory: Path, *arguments: object, steps: int = STEPS, keep: int = 2) -> list[object]:
+        saving = ["--checkpoint", directory, "--every", 1, "--keep", keep, "--resume"]
         return [program, "train", "--steps", steps, *MODEL, *saving, *arguments]
 
     return command
@@ -61,10 +61,12 @@ def start(*command: object) -> subprocess.Popen:
     )
 
 
-def wait_for(path: Path) -> None:
+def wait_until_saved(directory: Path, step: int, process: subprocess.Popen) -> None:
+    """That step or a later one, which may have pruned it; or until the process has ended."""
+    wanted = [directory / f"step-{later}" for later in range(step, STEPS + 1)]
     deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
+    while not any(path.exists() for path in wanted) and process.poll() is None:
+        assert time.monotonic() < deadline, f"step {step} was not saved"
         time.sleep(0.001)
 
 
@@ -72,7 +74,7 @@ def wait_for(path: Path) -> None:
 def test_killed_training_goes_on_bit_for_bit(seed, train, uninterrupted, tmp_path):
     chance = random.Random(seed)
     killed = start(*train(tmp_path, *PLAIN))
-    wait_for(tmp_path / f"step-{chance.randrange(1, STEPS - 2)}")
+    wait_until_saved(tmp_path, chance.randrange(1, STEPS - 2), killed)
     time.sleep(chance.random() * 0.02)
     killed.kill()
     text, _ = killed.communicate()
@@ -108,7 +110,7 @@ def test_training_goes_on_under_another_schedule_and_world(
 
 
 def test_killed_world_is_started_again_and_goes_on(program, train, uninterrupted, tmp_path):
-    command = train(tmp_path, "--schedule", "1F1B", "-p", 2, "-m", 4)
+    command = train(tmp_path, "--schedule", "1F1B", "-p", 2, "-m", 4, keep=0)
     # Rank 1 kills itself once, when there is a checkpoint.
     script = f"""
         if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then
