@@ -65,6 +65,9 @@ std::vector<double> train_all(const TrainOptions& options, World* world, Trainer
     const StepRecord record = trainer.step();
     losses.push_back(record.loss);
     show(record);
+    if (!record.skipped_for.empty() && !quiet) {
+      std::cerr << "pipewright: step " << record.step << " is skipped: " << record.skipped_for << '\n';
+    }
     if (!saves) continue;
     end = shall_end(world);
     const bool due = options.every > 0 && record.step % options.every == 0;
@@ -89,6 +92,7 @@ void run(const TrainOptions& options) {
   const Comparison comparison(options.source.title(), trainer.plan(), trainer.recent());
   if (!options.json) {
     std::cout << loss_text(losses) << '\n';
+    if (trainer.skipped() > 0) std::cout << trainer.skipped() << " steps skipped\n";
     print_comparison(comparison);
   }
   write_files(comparison, options);

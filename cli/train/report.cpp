@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 #include <sstream>
 #include <thread>
 
@@ -70,12 +71,19 @@ void write_files(const Comparison& comparison, const TrainOptions& options) {
 
 std::string loss_text(const std::vector<double>& losses) {
   constexpr std::array kBars = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  const auto [least, most] = std::ranges::minmax(losses);
+  double least = std::numeric_limits<double>::infinity();
+  double most = -least;
+  for (const double loss : losses) {
+    if (!std::isfinite(loss)) continue;
+    least = std::min(least, loss);
+    most = std::max(most, loss);
+  }
   std::ostringstream out;
   out << std::fixed << std::setprecision(3) << "loss " << losses.front() << ' ';
   const std::size_t width = std::min(losses.size(), kSparkWidth);
   for (std::size_t i = 0; i < width; ++i) {
-    const double height = (losses[i * losses.size() / width] - least) / std::max(most - least, 1e-9);
+    const double loss = losses[i * losses.size() / width];
+    const double height = std::isfinite(loss) ? (loss - least) / std::max(most - least, 1e-9) : 1;
     out << kBars[static_cast<std::size_t>(std::lround(height * (kBars.size() - 1)))];
   }
   out << ' ' << losses.back();

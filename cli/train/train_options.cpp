@@ -50,6 +50,10 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
       ->capture_default_str();
   app.add_option("--lr", options.lr, "Its learning rate [0.003 for adamw, 0.5 for sgd]");
   app.add_option("--clip", options.clip, "Scale gradients down to this norm where it is larger");
+  app.add_option("--non-finite", options.non_finite,
+                 "When a loss or a gradient is nan or inf: stop, skip the step, or continue")
+      ->check(CLI::IsMember({"stop", "skip", "continue"}))
+      ->capture_default_str();
   app.add_option("--threads-per-rank", options.threads_per_rank,
                  "Threads of one operator; 0: the cores shared out among the ranks")
       ->capture_default_str();
@@ -136,6 +140,11 @@ Schedule TrainOptions::load_schedule() const {
 gpt::Characters TrainOptions::load_text() const {
   return text.empty() ? gpt::Characters(gpt::sample_text(), model.vocab)
                       : gpt::Characters(read_text(text), model.vocab);
+}
+
+NonFinite TrainOptions::when_non_finite() const {
+  if (non_finite == "skip") return NonFinite::Skip;
+  return non_finite == "stop" ? NonFinite::Stop : NonFinite::GoOn;
 }
 
 double TrainOptions::learning_rate() const { return lr.value_or(optimizer == "sgd" ? kSgdRate : kAdamWRate); }

@@ -8,6 +8,7 @@
 #include "gpt/data.h"
 #include "gpt/gpt.h"
 #include "options.h"
+#include "pipewright/runtime/pipeline.h"
 
 namespace pipewright::cli {
 
@@ -33,6 +34,7 @@ struct TrainOptions {
   int every = 0;
   int keep = 0;
   bool resume = false;
+  std::string non_finite = "stop";
 
   void add_to(CLI::App& app);
   /// Throws ArgumentError for numbers that do not fit.
@@ -41,6 +43,7 @@ struct TrainOptions {
   Schedule load_schedule() const;
   gpt::Characters load_text() const;
   double learning_rate() const;
+  NonFinite when_non_finite() const;
 };
 
 }  // namespace pipewright::cli

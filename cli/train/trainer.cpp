@@ -6,7 +6,6 @@
 #include <torch/optim/sgd.h>
 
 #include <chrono>
-#include <cmath>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -94,12 +93,23 @@ at::Tensor Trainer::own_rows(const at::Tensor& all) const {
 }
 
 StepRecord Trainer::step() {
+  try {
+    return make_step();
+  } catch (const NonFiniteError& error) {
+    throw Error("in step " + std::to_string(done_ + 1) + " " + error.what() +
+                ", which is not a finite number: try a smaller --lr, --clip 1, or --non-finite skip");
+  }
+}
+
+StepRecord Trainer::make_step() {
   const auto start = std::chrono::steady_clock::now();
   const auto data =
       text_.sequences(rows_, options_.model.context, options_.model.seed, static_cast<std::uint64_t>(done_));
-  StepResult result = pipeline_->step({own_rows(data.tokens)}, {own_rows(data.targets)}, {.trace = true});
+  StepResult result =
+      pipeline_->step({.inputs = {own_rows(data.tokens)}, .targets = {own_rows(data.targets)}},
+                      {.non_finite = options_.when_non_finite(), .trace = true});
   const at::Tensor norm = options_.clip ? pipeline_->clip_grad_norm(*options_.clip) : pipeline_->grad_norm();
-  optimizer_->step();
+  if (result.skipped_for.empty()) optimizer_->step();
   optimizer_->zero_grad();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
 
@@ -110,12 +120,9 @@ StepRecord Trainer::step() {
                           .loss = result.loss.item<double>(),
                           .grad_norm = norm.item<double>(),
                           .seconds = taken.count(),
+                          .skipped_for = result.skipped_for,
                           .bubble = metrics.bubble_rate_makespan,
                           .peak_memory = peak_memory()};
-  if (!std::isfinite(record.loss)) {
-    throw Error("the loss of step " + std::to_string(record.step) +
-                " is not a finite number: try a smaller --lr, or --clip 1");
-  }
   return record;
 }
 

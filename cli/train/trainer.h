@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "pipewright/runtime/checkpoint.h"
@@ -19,8 +20,10 @@ namespace pipewright::cli {
 struct StepRecord {
   int step = 0;  ///< Counted from 1.
   double loss = 0;
-  double grad_norm = 0;          ///< Before clipping.
-  double seconds = 0;            ///< From the data to the optimizer's end.
+  double grad_norm = 0;  ///< Before clipping.
+  double seconds = 0;    ///< From the data to the optimizer's end.
+  /// Why the optimizer left this step out; empty where it did not.
+  std::string skipped_for = {};
   double bubble = 0;             ///< Measured: 1 - compute time of the busiest rank / makespan.
   std::int64_t peak_memory = 0;  ///< Resident bytes of the process, the most so far.
 };
@@ -32,9 +35,11 @@ class Trainer {
   Trainer(const TrainOptions& options, const std::shared_ptr<World>& world);
   ~Trainer();
 
-  /// The next step. Throws Error where the loss is not a number any more.
+  /// The next step. Throws Error for numbers that are not finite, where that is to stop it.
   StepRecord step();
 
+  /// Left out for numbers that are not finite, in this process.
+  std::int64_t skipped() const { return pipeline_->skipped_steps(); }
   /// Steps that were made, those before the checkpoint that it has gone on from included.
   int done() const { return done_; }
   /// Goes on from the newest checkpoint; false where there is none.
@@ -49,6 +54,7 @@ class Trainer {
   std::vector<Timeline> recent() const { return {recent_.begin(), recent_.end()}; }
 
  private:
+  StepRecord make_step();
   /// Of the rows for all replicas those for the ones of this process.
   at::Tensor own_rows(const at::Tensor& all) const;
 

@@ -17,6 +17,7 @@
 #include "pipewright/schedule/validate.h"
 #include "runtime/collective/data_parallel.h"
 #include "runtime/executor/plan_runner.h"
+#include "runtime/optim/non_finite.h"
 #include "runtime/optim/norm.h"
 #include "runtime/optim/parameters.h"
 #include "runtime/optim/tied.h"
@@ -108,9 +109,18 @@ class Pipeline::Impl {
     step.with_loss = true;
     step.trace = options.trace;
     step.grad_scale = 1 / (denominator * options.accumulation);
-    tied_.before_step();
-    StepResult result = run(train_, step, batch, {denominator, options.outputs, options.everywhere});
-    together([this] { tied_.after_step(); });
+    const Results wanted{denominator, options.outputs, options.everywhere};
+    if (options.non_finite == NonFinite::GoOn) return accumulate(step, batch, wanted);
+
+    GradientsAside earlier(parameters());
+    StepResult result = accumulate(step, batch, wanted);
+    result.skipped_for = what_is_not_finite(result);
+    if (result.skipped_for.empty()) {
+      earlier.keep_new();
+    } else {
+      ++skipped_;
+      if (options.non_finite == NonFinite::Stop) throw NonFiniteError(result.skipped_for);
+    }
     return result;
   }
 
@@ -183,6 +193,8 @@ class Pipeline::Impl {
     together([this] { tied_.share_values(); });
   }
 
+  std::int64_t skipped() const { return skipped_; }
+
   Handlers handlers;
 
  private:
@@ -194,6 +206,21 @@ class Pipeline::Impl {
     bool keep_outputs;
     bool everywhere;
   };
+
+  /// A step, with what belongs to its gradients.
+  StepResult accumulate(const Step& step, const Batch& batch, const Results& wanted) {
+    tied_.before_step();
+    StepResult result = run(train_, step, batch, wanted);
+    together([this] { tied_.after_step(); });
+    return result;
+  }
+
+  /// The same in every process; empty where all numbers are.
+  std::string what_is_not_finite(const StepResult& result) const {
+    std::string found = non_finite_loss(result.losses);
+    if (found.empty()) found = non_finite_gradient(parameters(), plan().placement);
+    return world() ? first_error(*world(), found) : found;
+  }
 
   ReplicaModels build_models(const StageFactory& build) const {
     ReplicaModels models;
@@ -397,6 +424,7 @@ class Pipeline::Impl {
   PlanRunner train_;
   TiedParameters tied_;
   bool trains_ = false;  // the plan has backwards
+  std::int64_t skipped_ = 0;
   std::map<Microbatch, std::unique_ptr<PlanRunner>> forward_;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<World::Impl::Subscription> others_;  // to their failures
@@ -471,7 +499,8 @@ std::vector<LocalParameter> Pipeline::local_buffers() const {
         all.push_back({.name = global_name(stage, model, item.key()),
                        .tensor = item.value(),
                        .sizes = item.value().sizes().vec(),
-                       .counts = replica == 0});
+                       .counts = replica == 0,
+                       .stage = stage});
       }
     }
   }
@@ -511,6 +540,8 @@ void Pipeline::load_state_dict(const StateDict& state) {
   if (!problems.empty()) throw ArgumentError(problems);
   impl_->load(state);
 }
+
+std::int64_t Pipeline::skipped_steps() const { return impl_->skipped(); }
 
 std::map<Stage, std::string> Pipeline::unsplit_stages() const { return impl_->training().unsplit_stages(); }
 

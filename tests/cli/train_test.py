@@ -25,6 +25,7 @@ OPTIONS = [
     "--optimizer",
     "--lr",
     "--clip",
+    "--non-finite",
     "--threads-per-rank",
     "--data-parallel",
     "--sharded",
@@ -290,6 +291,17 @@ def test_bad_csv(text, told, call):
     result = call("train", *FOUR, "--csv", "-", stdin=text)
     assert (result.returncode, result.stdout) == (1, "")
     assert told in result.stderr
+
+
+def test_steps_with_numbers_that_are_not_finite_are_skipped(call):
+    away = [*FOUR, "--schedule", "1F1B", *SIZE, "--optimizer", "sgd", "--lr", "1e30"]
+    result = call("train", *away, "--non-finite", "skip")
+    assert result.returncode == 0, result.stderr
+    assert "pipewright: step 2 is skipped: the loss of microbatch 0 is nan" in result.stderr
+    assert "\n3 steps skipped\n" in result.stdout
+    result = call("train", *away, "--non-finite", "continue")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "" and "loss 3." in result.stdout and "nan" in result.stdout
 
 
 def test_loss_that_runs_away_is_told(call):

@@ -22,6 +22,12 @@ class TimeoutError : public Error {
   using Error::Error;
 };
 
+/// A loss or a gradient that is not a finite number; `what()` names it.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// The first error of a step, with where it happened. The pipeline can be used
 /// again; gradients may be partly accumulated, so zero them before the next step.
 class StepError : public Error {

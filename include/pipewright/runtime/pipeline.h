@@ -57,6 +57,13 @@ struct PipelineOptions {
   std::vector<int> processes = {};
 };
 
+/// What to do with a step whose losses or gradients are not all finite numbers.
+enum class NonFinite {
+  GoOn,  ///< They are not looked at.
+  Skip,  ///< Its gradients are dropped, in every process alike.
+  Stop,  ///< The same, and it throws NonFiniteError.
+};
+
 struct StepOptions {
   /// The losses' sum is divided by it, and so are the gradients. Not given: the
   /// number of microbatches of all replicas, so that the loss is their mean.
@@ -64,6 +71,7 @@ struct StepOptions {
   /// Steps over which gradients are accumulated before they are used: multiplies the denominator
   /// of the gradients, not of the loss shown.
   int accumulation = 1;
+  NonFinite non_finite = NonFinite::GoOn;
   /// Keep and merge the last stage's outputs.
   bool outputs = false;
   /// Take the time of every action.
@@ -93,6 +101,8 @@ struct StepResult {
   Timeline timeline;
   /// For each rank the most microbatches, over its stages, whose activations were held at once.
   std::vector<int> peak_live;
+  /// What was not a finite number, where the step was skipped for that: no optimizer should follow it.
+  std::string skipped_for;
 };
 
 /// What a handler sees of the action it stands in for.
@@ -126,6 +136,7 @@ struct LocalParameter {
   std::int64_t offset = 0;
   /// True in one of the processes that have the same; the others leave it out of sums over all.
   bool counts = true;
+  Stage stage = 0;
 };
 
 /// A model cut into stages, run by a schedule. The ranks are threads of this process, or of
@@ -191,6 +202,9 @@ class Pipeline {
   /// Copies values in. Throws ArgumentError that names what is missing, of another shape or unknown
   /// to all processes, before anything is changed.
   void load_state_dict(const StateDict& state);
+
+  /// Steps that were skipped for numbers that are not finite.
+  std::int64_t skipped_steps() const;
 
   /// Stages whose I had to run the whole backward in the steps so far, with the reason.
   std::map<Stage, std::string> unsplit_stages() const;

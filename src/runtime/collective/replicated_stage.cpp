@@ -16,7 +16,7 @@ class ReplicatedStage final : public StageReplicas {
  public:
   ReplicatedStage(const StageMembers& members, ReplicaLinks& links,
                   std::optional<at::ScalarType> reduce_dtype)
-      : name_("stage " + std::to_string(members.stage)), parameters_(members), links_(links) {
+      : stage_(members.stage), name_("stage " + std::to_string(stage_)), parameters_(members), links_(links) {
     const at::AutoGradMode no_grad(false);
     for (std::size_t at = 0; at < parameters_.count(); ++at) {
       const at::Tensor& parameter = parameters_.first(at);
@@ -80,7 +80,8 @@ class ReplicatedStage final : public StageReplicas {
       all.push_back({.name = parameters_.name(at),
                      .tensor = parameter,
                      .sizes = parameter.sizes().vec(),
-                     .counts = !links_.sums || links_.sums->rank() == 0});
+                     .counts = !links_.sums || links_.sums->rank() == 0,
+                     .stage = stage_});
     }
     return all;
   }
@@ -159,6 +160,7 @@ class ReplicatedStage final : public StageReplicas {
     bucket.forget();
   }
 
+  const Stage stage_;
   const std::string name_;
   const StageParameters parameters_;
   ReplicaLinks& links_;

@@ -37,7 +37,7 @@ struct FlatParameters {
 class ShardedStage final : public StageReplicas {
  public:
   ShardedStage(const StageMembers& members, ReplicaLinks& links, std::optional<at::ScalarType> reduce_dtype)
-      : name_("stage " + std::to_string(members.stage)), parameters_(members), links_(links) {
+      : stage_(members.stage), name_("stage " + std::to_string(stage_)), parameters_(members), links_(links) {
     const at::AutoGradMode no_grad(false);
     std::map<std::tuple<at::ScalarType, bool>, std::vector<std::size_t>> kinds;
     for (std::size_t at = 0; at < parameters_.count(); ++at) {
@@ -186,7 +186,8 @@ class ShardedStage final : public StageReplicas {
          .tensor =
              flat.shard.narrow(0, from, to - from).variable_data().requires_grad_(parameter.requires_grad()),
          .sizes = parameter.sizes().vec(),
-         .offset = from - start});
+         .offset = from - start,
+         .stage = stage_});
     piece_of_[at] = {pieces_.size() - 1, from};
   }
 
@@ -236,6 +237,7 @@ class ShardedStage final : public StageReplicas {
     std::int64_t from;  // in the shard
   };
 
+  const Stage stage_;
   const std::string name_;
   const StageParameters parameters_;
   ReplicaLinks& links_;

@@ -22,7 +22,8 @@ std::vector<LocalParameter> whole_parameters(const StageModels& models) {
       if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
       parameters.push_back({.name = global_name(stage, model, item.key()),
                             .tensor = item.value(),
-                            .sizes = item.value().sizes().vec()});
+                            .sizes = item.value().sizes().vec(),
+                            .stage = stage});
     }
   }
   return parameters;
