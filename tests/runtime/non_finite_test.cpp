@@ -60,8 +60,8 @@ TEST(NonFiniteNumbers, AreNamedAndStopTheStep) {
   Pipeline pipeline = roots();
   EXPECT_EQ(refusal_of(pipeline, ones(3)), "nothing");
   pipeline.zero_grad();
-  EXPECT_EQ(refusal_of(pipeline, ones(3, 1, kNan)), "the loss of microbatch 1 is nan");
-  EXPECT_EQ(refusal_of(pipeline, ones(3, 2, kInf)), "the loss of microbatch 2 is inf");
+  EXPECT_EQ(refusal_of(pipeline, ones(3, 1, kNan)), "the loss of microbatch 1 (stage 1, rank 1) is nan");
+  EXPECT_EQ(refusal_of(pipeline, ones(3, 2, kInf)), "the loss of microbatch 2 (stage 1, rank 1) is inf");
   break_weight(pipeline, 0);
   EXPECT_EQ(refusal_of(pipeline, ones(3)), "the gradient of '1.weight' (stage 1, rank 1) has an inf");
   for (const at::Tensor& each : pipeline.parameters()) EXPECT_FALSE(each.grad().defined());
@@ -80,7 +80,8 @@ TEST(NonFiniteNumbers, OfASkippedStepLeaveEarlierGradientsAlone) {
   Pipeline pipeline = roots();
   const StepOptions skip{.non_finite = NonFinite::Skip};
   EXPECT_EQ(pipeline.step(ones(3), skip).skipped_for, "");
-  EXPECT_EQ(pipeline.step(ones(3, 0, kInf), skip).skipped_for, "the loss of microbatch 0 is inf");
+  EXPECT_EQ(pipeline.step(ones(3, 0, kInf), skip).skipped_for,
+            "the loss of microbatch 0 (stage 1, rank 1) is inf");
   EXPECT_EQ(pipeline.step(ones(3), skip).skipped_for, "");
   EXPECT_EQ(pipeline.skipped_steps(), 1);
   // Half for each element and step that counted.
@@ -120,7 +121,7 @@ TEST(WorldNonFiniteNumbers, AreTheSameForAllProcesses) {
       // Only the second replica's data are bad; its microbatches come after those of the first.
       const bool second = pipeline.replicas().front() == 1;
       EXPECT_EQ(pipeline.step(second ? ones(3, 1, kNan) : ones(3), skip).skipped_for,
-                "process 0: the loss of microbatch 4 is nan");
+                "process 0: the loss of microbatch 4 (stage 1, rank 1) is nan");
       break_weight(pipeline, 0);
       EXPECT_EQ(pipeline.step(ones(3), skip).skipped_for,
                 "process 2: the gradient of '1.weight' (stage 1, rank 1) has an inf");

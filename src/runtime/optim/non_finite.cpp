@@ -25,13 +25,20 @@ std::int64_t first_non_finite(const std::vector<at::Tensor>& numbers) {
   return -1;
 }
 
+std::string where(Stage stage, const Placement& placement) {
+  return " (stage " + std::to_string(stage) + ", rank " +
+         std::to_string(placement[static_cast<std::size_t>(stage)]) + ")";
+}
+
 }  // namespace
 
-std::string non_finite_loss(const std::vector<at::Tensor>& losses) {
+std::string non_finite_loss(const std::vector<at::Tensor>& losses, const Placement& placement) {
   const std::int64_t at = first_non_finite(losses);
   if (at < 0) return {};
-  return "the loss of microbatch " + std::to_string(at) + " is " +
-         std::to_string(losses[static_cast<std::size_t>(at)].item<double>());
+  const bool nan = std::isnan(losses[static_cast<std::size_t>(at)].item<double>());
+  const auto last = static_cast<Stage>(placement.size()) - 1;
+  return "the loss of microbatch " + std::to_string(at) + where(last, placement) + " is " +
+         (nan ? "nan" : "inf");
 }
 
 std::string non_finite_gradient(const std::vector<LocalParameter>& parameters, const Placement& placement) {
@@ -50,8 +57,7 @@ std::string non_finite_gradient(const std::vector<LocalParameter>& parameters, c
   if (at < 0) return {};
   const LocalParameter& found = *of[static_cast<std::size_t>(at)];
   const bool nan = std::isnan(largest[static_cast<std::size_t>(at)].item<double>());
-  return "the gradient of '" + found.name + "' (stage " + std::to_string(found.stage) + ", rank " +
-         std::to_string(placement[static_cast<std::size_t>(found.stage)]) + ") has " +
+  return "the gradient of '" + found.name + "'" + where(found.stage, placement) + " has " +
          (nan ? "a nan" : "an inf");
 }
 

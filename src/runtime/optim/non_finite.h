@@ -7,10 +7,11 @@
 
 namespace pipewright {
 
-/// Names the first of the losses, by microbatch, that is no finite number; empty where all are.
-std::string non_finite_loss(const std::vector<at::Tensor>& losses);
+/// Names the first of the losses, by microbatch, that is no finite number; empty where all are. `placement`:
+/// on which rank a stage is.
+std::string non_finite_loss(const std::vector<at::Tensor>& losses, const Placement& placement);
 
-/// The same for the gradients of parameters. `placement`: on which rank a stage is.
+/// The same for the gradients of parameters.
 std::string non_finite_gradient(const std::vector<LocalParameter>& parameters, const Placement& placement);
 
 /// While it lives, the gradients that parameters had before are put aside. At its end they are back, without
