@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,19 +35,31 @@ struct LaunchOptions {
   std::string program;
 };
 
-/// A port of 127.0.0.1 that nobody has now.
-int free_port() {
+bool is_free(int port) {
   const int reserved = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (reserved < 0 || bind(reserved, generic, size) != 0 || getsockname(reserved, generic, &size) != 0) {
-    throw Error(std::string("cannot find a free port, give one with --master-port: ") + std::strerror(errno));
-  }
+  const bool bound =
+      reserved >= 0 && bind(reserved, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   close(reserved);
-  return ntohs(address.sin_port);
+  return bound;
+}
+
+/// A port of 127.0.0.1 that nobody has now. Not from the range from which connections take theirs, where
+/// one could be gone before rank 0 listens there.
+int free_port() {
+  constexpr int kFirst = 20000;
+  constexpr int kLast = 32000;
+  constexpr int kTries = 1000;
+  std::random_device random;
+  std::uniform_int_distribution<int> ports(kFirst, kLast);
+  for (int tries = 0; tries < kTries; ++tries) {
+    const int port = ports(random);
+    if (is_free(port)) return port;
+  }
+  throw Error("cannot find a free port, give one with --master-port");
 }
 
 void set_variable(const char* name, int value) { setenv(name, std::to_string(value).c_str(), 1); }
@@ -147,6 +161,7 @@ void add_launch(CLI::App& app) {
       "environment, TORCHELASTIC_RESTART_COUNT, and OMP_NUM_THREADS, which is cores / N unless you set it.\n"
       "Its standard input is empty. A command that saves checkpoints goes on from the last one, where it is\n"
       "told to: 'pipewright launch -n 2 --restarts 3 -- pipewright train --checkpoint DIR --resume ...'.\n"
+      "SIGUSR1 is passed on to the ranks: 'pipewright train' writes its flight record then, and goes on.\n"
       "Exit codes: 0 all ranks ended with 0; that of the first rank that failed; 128 + the number of the\n"
       "signal that ended that rank, or that came to launch; 2 wrong usage, or the command cannot be run.");
   command->callback([options, command] { std::exit(run(*options, command->remaining())); });

@@ -18,6 +18,8 @@ namespace {
 
 /// The exit code of what a signal ended is this plus its number, as shells have it.
 constexpr int kKilled = 128;
+/// The others may fail of it by themselves, and say more about it than who is told to end.
+constexpr std::chrono::milliseconds kOwnEnd{500};
 /// That of a process that could not become its program; nobody but us sees it.
 constexpr int kNotRun = 127;
 
@@ -26,7 +28,7 @@ sigset_t signals_to_wait_for() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
-  for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
+  for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) {
     struct sigaction action{};
     sigaction(number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&signals, number);
@@ -95,11 +97,15 @@ int RankProcesses::wait() {
     const int number = next_signal();
     if (number == SIGCHLD) {
       reap();
+    } else if (number == SIGUSR1) {
+      signal_groups(number);  // ranks that understand it tell what they do, and go on
     } else if (number != 0) {
       end(kKilled + number, number);
+    } else if (std::exchange(ask_at_end_, false)) {
+      ask_to_end(SIGTERM);
     } else {
       signal_groups(SIGKILL);
-      kill_at_.reset();
+      next_at_.reset();
     }
   }
   return exit_code_.value_or(0);
@@ -114,16 +120,22 @@ void RankProcesses::signal_groups(int number) const {
 void RankProcesses::end(int exit_code, int number) {
   if (!exit_code_) {
     exit_code_ = exit_code;
-    kill_at_ = Clock::now() + grace_;
+    ask_to_end(number);
+  } else {
+    signal_groups(number);
   }
+}
+
+void RankProcesses::ask_to_end(int number) {
+  next_at_ = Clock::now() + grace_;
   signal_groups(number);
 }
 
 int RankProcesses::next_signal() const {
   while (true) {
     int number = 0;
-    if (kill_at_) {
-      const std::chrono::nanoseconds left = *kill_at_ - Clock::now();
+    if (next_at_) {
+      const std::chrono::nanoseconds left = *next_at_ - Clock::now();
       if (left.count() <= 0) return 0;
       const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
       const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
@@ -164,7 +176,9 @@ void RankProcesses::end_after_failure(std::size_t rank, int status, bool others)
              (killed ? "was killed by signal " : "exited with code ") + std::to_string(number);
   if (killed) failure_ += std::string(" (") + strsignal(number) + ")";
   if (others) failure_ += "; ended the others";
-  end(killed ? kKilled + number : number, SIGTERM);
+  exit_code_ = killed ? kKilled + number : number;
+  ask_at_end_ = true;
+  next_at_ = Clock::now() + kOwnEnd;
 }
 
 }  // namespace pipewright::cli

@@ -26,8 +26,8 @@ class RankProcesses {
   void start(char* const* argv);
 
   /// Returns when nothing is left of any group: all ranks ended, or one failed or SIGHUP, SIGINT or SIGTERM
-  /// came and the others were ended. The exit code: 0, that of the first rank that failed, or 128 + the
-  /// number of the signal that ended it or came.
+  /// came and the others were ended. SIGUSR1 is passed on. The exit code: 0, that of the first rank that
+  /// failed, or 128 + the number of the signal that ended it or came.
   int wait();
 
   /// What to tell of the first rank that failed; empty if none did, or a signal came before.
@@ -46,7 +46,8 @@ class RankProcesses {
   void signal_groups(int number) const;
   /// Has all groups end, at the latest after the grace. The first call gives the exit code.
   void end(int exit_code, int number);
-  /// The next of the signals; 0 if the grace is over before.
+  void ask_to_end(int number);
+  /// The next of the signals; 0 if the time comes before to ask the ranks to end, or to kill them.
   int next_signal() const;
   /// Takes note of all processes that have ended, and ends the others if that follows.
   void reap();
@@ -57,7 +58,8 @@ class RankProcesses {
   sigset_t inherited_mask_{};
   std::vector<Rank> ranks_;
   std::optional<int> exit_code_;  ///< Set once all are to end.
-  std::optional<Clock::time_point> kill_at_;
+  std::optional<Clock::time_point> next_at_;
+  bool ask_at_end_ = false;  ///< What is to be done then.
   std::string failure_;
 };
 
