@@ -1,6 +1,6 @@
 """What running a pipeline costs, beside torch.distributed.pipelining in the same run.
 
-    compare_runtime.py RUNTIME_BENCH [tiny] [gpt] [gloo] [actions] [handover] [memory]
+    compare_runtime.py RUNTIME_BENCH [tiny] [gpt] [gloo] [actions] [recording] [handover] [memory]
 
 RUNTIME_BENCH is the path of the benchmark program runtime_bench; without a choice,
 all is measured. Ours runs its ranks as threads of one process, the reference as
@@ -42,6 +42,7 @@ HANDOVERS = 15
 TINY_TURNS, TINY_STEPS, TINY_REFERENCE_STEPS = 8, 100, 15
 GPT_STEPS = {64: 25, 256: 8}
 ACTION_ROUNDS = 50
+RECORDING_ROUNDS = 300
 HANDOVER_STEPS = {4 << 10: 100, 1 << 20: 40, 64 << 20: 8}
 MEMORY_STEPS = 3
 
@@ -49,6 +50,7 @@ LOOP_GOAL = 1.15
 TINY_GOALS = {"Interleaved1F1B": 3.5, "InterleavedZeroBubble": 5.0}
 GPT_GOALS = {64: 1.5, 256: 1.05}
 GLOO_GOALS = {64: 1.2, 256: 1.0}
+RECORDING_GOAL = 1
 
 
 def progress(text: str) -> None:
@@ -223,6 +225,23 @@ def actions(program: str) -> None:
     print(flush=True)
 
 
+def recording(program: str) -> None:
+    """What the flight record, which is always on, takes of a step with tiny layers."""
+    progress("recording")
+    recorded, step = bench(program, "recording", RECORDING_ROUNDS)
+    print("The flight record, in steps of 4 stages on one rank, each Linear(8, 8) and ReLU, 16 microbatches of 4 rows")
+    print(f"{'':<28}{'best':>9}{'median':>9}")
+    shares = []
+    for of in (min, median):
+        nanoseconds = 1e9 * of(recorded["seconds"]) / recorded["actions"]
+        shares.append((nanoseconds, 1e9 * of(step["seconds"]) / step["actions"]))
+    print(f"{'ns to record an action':<28}" + "".join(f"{each:>9.0f}" for each, _ in shares))
+    print(f"{'ns of a step, an action':<28}" + "".join(f"{each:>9.0f}" for _, each in shares))
+    parts = [100 * each / whole for each, whole in shares]
+    print(f"{'share of the step':<28}" + "".join(f"{part:>7.2f} %" for part in parts), end="")
+    print(f"   < {RECORDING_GOAL} % {verdict(parts[1] < RECORDING_GOAL)}\n", flush=True)
+
+
 def handover(program: str) -> None:
     """What a message from one rank to the next takes.
 
@@ -289,6 +308,7 @@ MEASUREMENTS = {
     "gpt": gpt,
     "gloo": gloo,
     "actions": actions,
+    "recording": recording,
     "handover": handover,
     "memory": memory,
 }

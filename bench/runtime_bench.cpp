@@ -3,8 +3,9 @@
 //   runtime_bench tiny ROUNDS      steps over layers so small that only the pipeline itself takes time
 //   runtime_bench actions ROUNDS   steps over stages that do nothing, by the action
 //   runtime_bench gpt              for each line `SCHEDULE WIDTH STEPS` of the input, steps of a small GPT
-//   runtime_bench handover         for each line `BYTES STEPS` of the input, steps that only hand a message
-//   on runtime_bench idle             the memory of a process that has only loaded libtorch
+//   runtime_bench handover         for each line `BYTES STEPS` of the input, steps that only hand a message on
+//   runtime_bench recording ROUNDS what recording an action takes, and steps over tiny layers, which do it
+//   runtime_bench idle             the memory of a process that has only loaded libtorch
 //
 // The two that read requests join the world that their environment describes, if any: then each of its
 // processes reads the same requests, and answers for itself.
@@ -33,6 +34,7 @@
 #include "pipewright/runtime/pipeline.h"
 #include "pipewright/runtime/world.h"
 #include "pipewright/schedule/generate.h"
+#include "runtime/flight/rank_recorder.h"
 
 namespace pipewright {
 namespace {
@@ -148,6 +150,31 @@ void tiny(int rounds) {
                           .run = [&] { pipeline.step({inputs}, {targets}); }});
   }
   race(std::move(contenders), rounds, /*warm_up=*/rounds / 10 + 1);
+}
+
+// ---- the flight record ----
+
+constexpr int kRecorded = 10'000;
+
+void recording(int rounds) {
+  at::set_num_threads(1);
+  RankRecorder recorder({.replica = 0, .rank = 0});
+  // As an executor does it for an action that needs nothing from elsewhere.
+  const auto record = [&] {
+    for (int at = 0; at < kRecorded; ++at) {
+      const RankRecorder::Ticket ticket =
+          recorder.begin(make_action(at % kTinyStages, Kind::F, at % kTinyMicrobatches), 1, Clock::now());
+      recorder.end(ticket, Clock::now());
+    }
+  };
+  const at::Tensor inputs = at::randn({kTinyRows * kTinyMicrobatches, kTinyWidth});
+  const at::Tensor targets = at::randn_like(inputs);
+  Pipeline pipeline = tiny_pipeline("Interleaved1F1B");
+  race({{.name = {{"runs", "recording"}, {"actions", kRecorded}}, .before = {}, .run = record},
+        {.name = {{"runs", "step"}, {"actions", pipeline.plan().action_count()}},
+         .before = [&] { pipeline.zero_grad(); },
+         .run = [&] { pipeline.step({inputs}, {targets}); }}},
+       rounds, /*warm_up=*/rounds / 10 + 1);
 }
 
 // ---- actions that do nothing ----
@@ -304,6 +331,8 @@ int main(int argc, char** argv) {
       pipewright::tiny(std::stoi(arguments[1]));
     } else if (command == "actions" && arguments.size() == 2) {
       pipewright::actions(std::stoi(arguments[1]));
+    } else if (command == "recording" && arguments.size() == 2) {
+      pipewright::recording(std::stoi(arguments[1]));
     } else if (command == "gpt" && arguments.size() == 1) {
       pipewright::serve_gpt(std::cin);
     } else if (command == "handover" && arguments.size() == 1) {
@@ -311,7 +340,7 @@ int main(int argc, char** argv) {
     } else if (command == "idle" && arguments.size() == 1) {
       pipewright::idle();
     } else {
-      std::cerr << "usage: runtime_bench tiny ROUNDS | actions ROUNDS | gpt | handover | idle\n";
+      std::cerr << "usage: runtime_bench tiny ROUNDS | actions ROUNDS | recording ROUNDS | gpt | handover | idle\n";
       return 2;
     }
   } catch (const std::exception& error) {

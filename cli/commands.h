@@ -22,6 +22,7 @@ void add_validate(CLI::App& app);
 void add_simulate(CLI::App& app);
 void add_show(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_explain(CLI::App& app);
 void add_train(CLI::App& app);
 void add_launch(CLI::App& app);
 

@@ -1,5 +1,6 @@
 #include "files.h"
 
+#include <array>
 #include <fstream>
 #include <iostream>
 
@@ -20,6 +21,19 @@ Schedule read_schedule(const std::string& path) {
   } catch (const std::ios_base::failure&) {
     throw ArgumentError("cannot read " + name);
   }
+}
+
+std::string read_text(const std::string& path, std::size_t most) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw ArgumentError("cannot open " + path);
+  std::string text;
+  std::array<char, 1 << 16> block{};
+  while (file.read(block.data(), block.size()) || file.gcount() > 0) {
+    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > most) throw Error(path + " is larger than " + std::to_string(most >> 20) + " MiB");
+  }
+  if (file.bad()) throw Error("cannot read " + path);
+  return text;
 }
 
 void write_output(const std::string& path, const std::function<void(std::ostream&)>& write) {

@@ -1,5 +1,7 @@
 #include "options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -107,6 +109,21 @@ Costs CostOptions::load(const Placement& placement) const {
   if (overlap == "max") costs.overlap = OverlapCost::Max;
   if (overlap == "serial") costs.overlap = OverlapCost::Serial;
   return costs;
+}
+
+void TimelineOptions::add_to(CLI::App& command) {
+  command.add_option("--columns", columns, "Width of the timeline in characters; 0: as wide as its text")
+      ->check(CLI::Range(0, 4000))
+      ->capture_default_str();
+  command.add_option("--color", color, "Colours of the timeline")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+}
+
+TerminalOptions TimelineOptions::load(bool to_file) const {
+  const bool colored = color == "auto" ? !to_file && isatty(STDOUT_FILENO) == 1 && !std::getenv("NO_COLOR")
+                                       : color == "always";
+  return {.columns = columns, .color = colored};
 }
 
 void add_lower_options(CLI::App& command, LowerOptions& options) {

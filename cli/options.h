@@ -45,6 +45,16 @@ struct CostOptions {
   Costs load(const Placement& placement) const;
 };
 
+/// --columns, --color: a timeline in the terminal.
+struct TimelineOptions {
+  int columns = 0;
+  std::string color = "auto";
+
+  void add_to(CLI::App& command);
+  /// `to_file`: it does not go to standard output, whatever that is.
+  TerminalOptions load(bool to_file) const;
+};
+
 /// --defer-recv, --max-active-stages, --merge-backward.
 void add_lower_options(CLI::App& command, LowerOptions& options);
 

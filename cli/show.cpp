@@ -1,7 +1,3 @@
-#include <unistd.h>
-
-#include <cstdlib>
-
 #include "commands.h"
 #include "files.h"
 #include "options.h"
@@ -14,15 +10,9 @@ struct Options {
   SourceOptions source;
   CostOptions costs;
   std::string format = "timeline";
-  std::string color = "auto";
-  int columns = 0;
+  TimelineOptions timeline;
   std::string output;
 };
-
-bool use_color(const Options& options) {
-  if (options.color != "auto") return options.color == "always";
-  return options.output.empty() && isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
-}
 
 std::string render(const Options& options) {
   const Schedule schedule = options.source.load();
@@ -31,7 +21,7 @@ std::string render(const Options& options) {
   if (options.format == "svg") return render_svg(drawing);
   if (options.format == "html") return render_html("Pipewright: " + drawing.name, {&drawing, 1});
   if (options.format == "trace") return render_trace(drawing);
-  return render_terminal(drawing, {.columns = options.columns, .color = use_color(options)});
+  return render_terminal(drawing, options.timeline.load(!options.output.empty()));
 }
 
 }  // namespace
@@ -47,13 +37,7 @@ void add_show(CLI::App& app) {
                    "zoom and hover in; trace: for Perfetto and chrome://tracing")
       ->check(CLI::IsMember({"grid", "timeline", "svg", "html", "trace"}))
       ->capture_default_str();
-  command
-      ->add_option("--columns", options->columns,
-                   "Width of the timeline in characters; 0: as wide as its text")
-      ->check(CLI::Range(0, 4000));
-  command->add_option("--color", options->color, "Colours of the timeline")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->capture_default_str();
+  options->timeline.add_to(*command);
   command->add_option("-o,--output", options->output, "Write to this file instead of standard output");
   command->callback([options] { write_output(options->output, render(*options)); });
 }

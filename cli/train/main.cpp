@@ -12,6 +12,7 @@
 #include "pipewright/runtime/memory.h"
 #include "pipewright/runtime/world.h"
 #include "train/progress.h"
+#include "train/record_on_signal.h"
 #include "train/report.h"
 #include "train/train_options.h"
 #include "train/trainer.h"
@@ -83,6 +84,11 @@ void run(const TrainOptions& options) {
   if (const auto told = world_from_environment()) world = std::make_shared<World>(*told);
   const bool quiet = world && world->rank() > 0;
   Trainer trainer(options, world);
+  const RecordOnSignal on_signal([&trainer] {
+    const std::string path = trainer.write_flight_record();
+    std::cerr << (path.empty() ? "pipewright: cannot write a flight record\n"
+                               : "pipewright: flight record in " + path + "\n");
+  });
   if (!options.json && !quiet) announce(options, trainer);
   if (options.resume && trainer.resume() && !options.json && !quiet) {
     std::cout << "going on after step " << trainer.done() << '\n';
@@ -103,6 +109,7 @@ void run(const TrainOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace pipewright::cli;
+  hold_record_signal();
   CLI::App app("Train a small language model of characters by a schedule, on ranks in threads",
                "pipewright train");
   app.set_version_flag("--version", PIPEWRIGHT_VERSION);

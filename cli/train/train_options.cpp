@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kAdamWRate = 3e-3;
 constexpr double kSgdRate = 0.5;
+constexpr double kShortestTimeout = 1e-3;
+constexpr double kLongestTimeout = 1e6;
 
 void add_schedule_options(CLI::App& app, SourceOptions& source) {
   auto* csv = app.add_option("--csv", source.csv,
@@ -67,6 +69,17 @@ void add_parallel_options(CLI::App& app, TrainOptions& options) {
                "Each process keeps only its part of the parameters of a stage that others have, too");
 }
 
+void add_failure_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--timeout", options.timeout,
+                 "Seconds that an action waits for its data before the step fails")
+      ->capture_default_str();
+  app.add_option(
+         "--flight-record", options.flight_record,
+         "Where each process writes what it did last, for 'pipewright explain', when a step fails or SIGUSR1 "
+         "comes; empty: nowhere")
+      ->capture_default_str();
+}
+
 void add_output_options(CLI::App& app, TrainOptions& options) {
   app.add_flag("--json", options.json, "One line of JSON a step, and nothing else, on standard output");
   app.add_option("--timeline", options.timeline,
@@ -103,6 +116,7 @@ void TrainOptions::add_to(CLI::App& app) {
   add_parallel_options(app, *this);
   add_model_options(app, *this);
   add_checkpoint_options(app, *this);
+  add_failure_options(app, *this);
   add_output_options(app, *this);
 }
 
@@ -113,6 +127,9 @@ void TrainOptions::check() const {
   }
   if (model.vocab < 0) throw ArgumentError("--vocab must be at least 0");
   if (data_parallel < 1) throw ArgumentError("--data-parallel must be at least 1");
+  if (!(timeout >= kShortestTimeout && timeout <= kLongestTimeout)) {
+    throw ArgumentError("--timeout must be from 0.001 to 1000000 seconds");
+  }
   if (every < 0) throw ArgumentError("--every must be at least 0");
   if (keep < 0) throw ArgumentError("--keep must be at least 0");
   if (threads_per_rank < 0) throw ArgumentError("--threads-per-rank must be at least 0");

@@ -35,6 +35,9 @@ struct TrainOptions {
   int keep = 0;
   bool resume = false;
   std::string non_finite = "stop";
+  /// Seconds.
+  double timeout = 600;
+  std::string flight_record = "pipewright-flight";
 
   void add_to(CLI::App& app);
   /// Throws ArgumentError for numbers that do not fit.

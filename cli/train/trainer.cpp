@@ -36,6 +36,10 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& opti
   return std::make_unique<torch::optim::AdamW>(std::move(parameters), torch::optim::AdamWOptions(rate));
 }
 
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
 std::int64_t count_parameters(const Pipeline& pipeline, World* world) {
   std::int64_t own = 0;
   for (const LocalParameter& each : pipeline.local_parameters()) {
@@ -60,10 +64,12 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
   };
   pipeline_ = std::make_unique<Pipeline>(schedule, build,
                                          PipelineOptions{.loss = gpt::next_character_loss,
+                                                         .timeout = milliseconds(options_.timeout),
                                                          .threads_per_rank = options_.threads_per_rank,
                                                          .world = world,
                                                          .data_parallel = options_.data_parallel,
-                                                         .sharded = options_.sharded});
+                                                         .sharded = options_.sharded,
+                                                         .flight_record = options_.flight_record});
   parameter_count_ = count_parameters(*pipeline_, world.get());
   optimizer_ = make_optimizer(options_, pipeline_->parameters());
   if (!options_.checkpoint.empty()) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,8 @@ class Trainer {
   /// The next step. Throws Error for numbers that are not finite, where that is to stop it.
   StepRecord step();
 
+  /// What this process did last, to where flight records go; from any thread.
+  std::filesystem::path write_flight_record() const { return pipeline_->write_flight_record("SIGUSR1"); }
   /// Left out for numbers that are not finite, in this process.
   std::int64_t skipped() const { return pipeline_->skipped_steps(); }
   /// Steps that were made, those before the checkpoint that it has gone on from included.

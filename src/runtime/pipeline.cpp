@@ -17,6 +17,8 @@
 #include "pipewright/schedule/validate.h"
 #include "runtime/collective/data_parallel.h"
 #include "runtime/executor/plan_runner.h"
+#include "runtime/flight/flight_recorder.h"
+#include "runtime/flight/settlement.h"
 #include "runtime/optim/non_finite.h"
 #include "runtime/optim/norm.h"
 #include "runtime/optim/parameters.h"
@@ -73,17 +75,20 @@ class Pipeline::Impl {
               world() ? world()->size() : 1, options_.processes),
         transport_(world() ? make_c10d_transport(*world(), mesh_, plan_.stage_count(), options_.timeout)
                            : make_inproc_transport(options_.timeout)),
+        recorder_(plan_, mesh_, world() ? world()->size() : 1),
+        settlement_(world(), recorder_, options_.flight_record),
         failure_(
             mesh_.replicas(), [this] { end_waits(); },
-            [this](const StepError& error) { tell_others(error); }),
+            [this](const StepError& noticed) { return settlement_.settle(noticed); }),
         models_(build_models(build)),
         data_parallel_(agreed_mesh(), plan_, models_, options_),
         train_(std::move(plan_), mesh_, *transport_, models_, data_parallel_, options_.loss, handlers,
-               failure_),
+               recorder_, failure_),
         tied_(options_, parameters()) {
     if (world()) {
-      others_ = world()->impl().on_failure(
-          [this](const std::string& word) { failure_.report_remote(remote_failure(word)); });
+      others_ = world()->impl().observe(
+          {.describe = [this] { return settlement_.describe(); },
+           .failed = [this](const std::string& word) { failure_.report_remote(settlement_.heard(word)); }});
     }
     tied_.share_values();
     for (const std::vector<Action>& actions : plan().ranks) {
@@ -96,6 +101,8 @@ class Pipeline::Impl {
     if (mesh_.local().size() > 1) {
       workers_ = std::make_unique<Workers>(mesh_.local().size(), options_.threads_per_rank);
     }
+    // Connecting needs rank 0; from the first step on nobody does.
+    if (world()) world()->all_gather({});
   }
 
   StepResult step(const Batch& batch, const StepOptions& options) {
@@ -110,6 +117,7 @@ class Pipeline::Impl {
     step.trace = options.trace;
     step.grad_scale = 1 / (denominator * options.accumulation);
     const Results wanted{denominator, options.outputs, options.everywhere};
+    const World::Impl::Patience patience(world(), options_.timeout);
     if (options.non_finite == NonFinite::GoOn) return accumulate(step, batch, wanted);
 
     GradientsAside earlier(parameters());
@@ -128,6 +136,7 @@ class Pipeline::Impl {
     Step step;
     PlanRunner& runner = forward_runner(prepare_forward(batch, options, step));
     const double denominator = denominator_of(options.denominator, runner.plan().microbatches);
+    const World::Impl::Patience patience(world(), options_.timeout);
     return run(runner, step, batch, {denominator, options.outputs, options.everywhere});
   }
 
@@ -139,6 +148,7 @@ class Pipeline::Impl {
       const std::lock_guard lock(one_at_a_time);
       on_output(microbatch, std::move(values));
     };
+    const World::Impl::Patience patience(world(), options_.timeout);
     run(runner, step, batch, {.denominator = 1, .keep_outputs = false, .everywhere = false});
   }
 
@@ -195,6 +205,12 @@ class Pipeline::Impl {
 
   std::int64_t skipped() const { return skipped_; }
 
+  std::filesystem::path write_flight_record(const std::string& because) const {
+    ProcessRecord record = settlement_.describe();
+    record.because = because;
+    return write_record(record, options_.flight_record);
+  }
+
   Handlers handlers;
 
  private:
@@ -216,10 +232,11 @@ class Pipeline::Impl {
   }
 
   /// The same in every process; empty where all numbers are.
-  std::string what_is_not_finite(const StepResult& result) const {
-    std::string found = non_finite_loss(result.losses);
+  std::string what_is_not_finite(const StepResult& result) {
+    std::string found = non_finite_loss(result.losses, plan().placement);
     if (found.empty()) found = non_finite_gradient(parameters(), plan().placement);
-    return world() ? first_error(*world(), found) : found;
+    if (world()) together([&] { found = first_error(*world(), found); });
+    return found;
   }
 
   ReplicaModels build_models(const StageFactory& build) const {
@@ -250,17 +267,26 @@ class Pipeline::Impl {
     } catch (const Stopped&) {
       failure_.rethrow();
       throw Error("the world is over: start its processes again");
+    } catch (const StepError&) {
+      failure_.rethrow();  // the same, with where its record is
+      throw;
+    } catch (const TimeoutError&) {
+      throw_settled();
+    } catch (const ConnectionError&) {
+      throw_settled();
     }
+  }
+
+  /// What the exception that is being handled, of the process as a whole, comes from.
+  void throw_settled() {
+    failure_.report({-1, -1}, Action{}, std::current_exception());
+    failure_.rethrow();
   }
 
   void end_waits() {
     transport_->abort();
     data_parallel_.abort();
     tied_.abort();
-  }
-
-  void tell_others(const StepError& error) const {
-    if (world()) world()->impl().report_failure(to_word(error));
   }
 
   /// The process of a replica's last stage, where its losses and outputs are.
@@ -296,7 +322,7 @@ class Pipeline::Impl {
                                              .placement = plan().placement});
     std::unique_ptr<PlanRunner>& runner = forward_[microbatches];
     runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), mesh_, *transport_, models_,
-                                          data_parallel_, options_.loss, handlers, failure_);
+                                          data_parallel_, options_.loss, handlers, recorder_, failure_);
     return *runner;
   }
 
@@ -306,7 +332,8 @@ class Pipeline::Impl {
       return split_batch(batch, options_.split, microbatches);
     } catch (const std::exception& error) {
       if (world()) {
-        world()->impl().report_failure("process " + std::to_string(world()->rank()) + ": " + error.what());
+        world()->impl().settle(
+            {Notice::Kind::Thrown, "process " + std::to_string(world()->rank()) + ": " + error.what()});
       }
       throw;
     }
@@ -316,9 +343,13 @@ class Pipeline::Impl {
     if (world()) {
       if (const std::optional<std::string> word = world()->impl().failure()) throw remote_failure(*word);
     }
+    settlement_.begin_step();
+    const FlightRecorder::InStep in_step(recorder_);
     std::vector<Values> outputs;
     std::vector<Step> steps = make_steps(runner, like, batch, wanted.keep_outputs ? &outputs : nullptr);
-    if (world() && like.trace) world()->all_gather({});  // so that all start at the same time
+    if (world() && like.trace) {
+      together([this] { world()->all_gather({}); });  // so that all start at the same time
+    }
     if (workers_) {
       runner.run(steps, workers_.get());
     } else if (!steps.empty()) {
@@ -337,8 +368,10 @@ class Pipeline::Impl {
     std::erase_if(outputs, [](const Values& values) { return values.empty(); });
     if (like.trace) result.timeline = runner.take_timeline();
     if (world() && wanted.everywhere) {
-      share(result, outputs, runner.plan().microbatches);
-      if (like.trace) share_timeline(result.timeline, steps);
+      together([&] {
+        share(result, outputs, runner.plan().microbatches);
+        if (like.trace) share_timeline(result.timeline, steps);
+      });
     }
     if (!outputs.empty()) result.outputs = merge_outputs(outputs, options_.merge);
     if (!result.losses.empty()) result.loss = at::stack(result.losses).sum().div_(wanted.denominator);
@@ -418,6 +451,8 @@ class Pipeline::Impl {
   Schedule plan_;  // only until the training runner has it
   const Mesh mesh_;
   std::unique_ptr<Transport> transport_;
+  FlightRecorder recorder_;
+  Settlement settlement_;
   Failure failure_;
   ReplicaModels models_;
   DataParallel data_parallel_;
@@ -542,6 +577,10 @@ void Pipeline::load_state_dict(const StateDict& state) {
 }
 
 std::int64_t Pipeline::skipped_steps() const { return impl_->skipped(); }
+
+std::filesystem::path Pipeline::write_flight_record(const std::string& because) const {
+  return impl_->write_flight_record(because);
+}
 
 std::map<Stage, std::string> Pipeline::unsplit_stages() const { return impl_->training().unsplit_stages(); }
 

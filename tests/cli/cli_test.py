@@ -33,6 +33,7 @@ OPTIONS = {
     "simulate": [*SIZES, "--csv", "--lowered", *COSTS, "--json", "--output"],
     "show": [*SIZES, "--csv", "--lowered", *COSTS, "--format", "--columns", "--color", "--output"],
     "compare": [*SIZES, *COSTS, "--format", "--output"],
+    "explain": ["--columns", "--color", "--timeline"],
 }
 # Both ranks send before they receive what the other sends.
 DEADLOCK = (

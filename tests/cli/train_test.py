@@ -41,6 +41,8 @@ OPTIONS = [
     "--every",
     "--keep",
     "--resume",
+    "--timeout",
+    "--flight-record",
     "--json",
     "--timeline",
     "--write-costs",
@@ -297,7 +299,7 @@ def test_steps_with_numbers_that_are_not_finite_are_skipped(call):
     away = [*FOUR, "--schedule", "1F1B", *SIZE, "--optimizer", "sgd", "--lr", "1e30"]
     result = call("train", *away, "--non-finite", "skip")
     assert result.returncode == 0, result.stderr
-    assert "pipewright: step 2 is skipped: the loss of microbatch 0 is nan" in result.stderr
+    assert "pipewright: step 2 is skipped: the loss of microbatch 0 (stage 1, rank 1) is nan" in result.stderr
     assert "\n3 steps skipped\n" in result.stdout
     result = call("train", *away, "--non-finite", "continue")
     assert result.returncode == 0, result.stderr

@@ -2,12 +2,12 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 
 import pytest
+from namespaces import Hosts, namespaces_work
 
 TIMEOUT = 120
 MODEL = "--layers 3 --width 16 --heads 2 --context 12 --batch 2 --steps 3 --json".split()
@@ -197,49 +197,6 @@ def test_report_is_that_of_all_ranks(program, tmp_path):
 
 
 # ---- machines of their own ---------------------------------------------------------------------
-
-
-class Hosts:
-    """Network namespaces on one bridge, as machines on one network: 10.77.0.1 and so on."""
-
-    def __init__(self, count: int):
-        self.bridge = f"pwb{os.getpid() % 10000}"
-        self.names = [f"pw{os.getpid() % 10000}-{host}" for host in range(count)]
-
-    def __enter__(self) -> "Hosts":
-        self.ip("link", "add", self.bridge, "type", "bridge")
-        self.ip("link", "set", self.bridge, "up")
-        for host, name in enumerate(self.names):
-            self.ip("netns", "add", name)
-            self.ip("link", "add", f"{name}x", "type", "veth", "peer", "name", "eth0", "netns", name)
-            self.ip("link", "set", f"{name}x", "master", self.bridge, "up")
-            self.ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
-            self.ip("-n", name, "link", "set", "eth0", "up")
-            self.ip("-n", name, "link", "set", "lo", "up")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-        subprocess.run(["ip", "link", "del", self.bridge], capture_output=True)
-
-    @staticmethod
-    def ip(*arguments: str) -> None:
-        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-    @staticmethod
-    def address(host: int) -> str:
-        return f"10.77.0.{host + 1}"
-
-
-def namespaces_work() -> bool:
-    if os.geteuid() != 0 or not shutil.which("ip"):
-        return False
-    try:
-        with Hosts(1):
-            return True
-    except subprocess.CalledProcessError:
-        return False
 
 
 @pytest.mark.skipif(not namespaces_work(), reason="network namespaces need root, iproute2 and their kernel part")

@@ -216,7 +216,7 @@ TEST(WorldsFailure, OfAProcessThatDoesNotStepIsATimeout) {
   expect_everywhere(
       errors,
       "no activations of stage 0 (rank 0) to stage 1 (rank 1) for microbatch 0 within 500 ms; rank 0 in "
-      "process 0 has not sent them");
+      "process 0 has not sent them; process 0 (rank 0) waits for itself");
 }
 
 TEST(WorldsFailure, OfAProcessThatLeavesIsNoticed) {
@@ -226,7 +226,26 @@ TEST(WorldsFailure, OfAProcessThatLeavesIsNoticed) {
     pipeline.step(presplit(mlp().data(3)));
   });
   EXPECT_EQ(errors[0], "this one goes");
-  EXPECT_NE(errors[1], "");
+  EXPECT_NE(errors[1].find("process 0 has left because of an error of its own"), std::string::npos)
+      << errors[1];
+}
+
+TEST(WorldsFailure, OfSeveralAtOnceIsTheSameEverywhere) {
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::string> errors = in_worlds(4, [&](const auto& world) {
+      const auto fault = std::make_shared<Fault>();
+      const Model model = faulty_model(fault, 4);
+      Pipeline pipeline = pipeline_in(world, model, schedule_named("1F1B", 4, 6));
+      // Each in its own stage's first forward, two of them at the same time.
+      if (world->rank() == 1 || world->rank() == 3) {
+        pipeline.set_handler(Kind::RecvF, [](const ActionContext&) { throw Thrown("thrown in a handler"); });
+      }
+      pipeline.step(presplit(model.data(6)));
+    });
+    expect_everywhere(errors, "RECV_F0");
+    expect_everywhere(errors, "thrown in a handler");
+    for (const std::string& error : errors) EXPECT_EQ(error, errors[0]);
+  }
 }
 
 TEST(WorldsResults, StayWhereTheyAreUnlessTheyAreAskedFor) {

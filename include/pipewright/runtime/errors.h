@@ -22,6 +22,12 @@ class TimeoutError : public Error {
   using Error::Error;
 };
 
+/// A process that cannot be reached any more; `what()` names channel and peer.
+class ConnectionError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A loss or a gradient that is not a finite number; `what()` names it.
 class NonFiniteError : public Error {
  public:

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,6 +56,9 @@ struct PipelineOptions {
   /// For each rank, and there for each replica, the process where it runs. Empty: equally many, in that
   /// order, on each.
   std::vector<int> processes = {};
+  /// Where a failure's flight record goes: what the ranks of this process did last, for `pipewright explain`.
+  /// Empty: nowhere.
+  std::filesystem::path flight_record = {};
 };
 
 /// What to do with a step whose losses or gradients are not all finite numbers.
@@ -205,6 +209,10 @@ class Pipeline {
 
   /// Steps that were skipped for numbers that are not finite.
   std::int64_t skipped_steps() const;
+
+  /// Writes what the ranks of this process did last, and do now, to where flight records go; the file, or
+  /// nothing where it cannot be written. From any thread.
+  std::filesystem::path write_flight_record(const std::string& because) const;
 
   /// Stages whose I had to run the whole backward in the steps so far, with the reason.
   std::map<Stage, std::string> unsplit_stages() const;

@@ -2,12 +2,26 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "pipewright/schedule/costs.h"
 #include "pipewright/schedule/schedule.h"
 #include "pipewright/schedule/timeline.h"
 
 namespace pipewright {
+
+/// A time in which a rank could not go on: drawn in its lane, and not like computing.
+struct Wait {
+  Rank rank = 0;
+  /// What could not go on; a bubble where it was no action.
+  Action action;
+  double start = 0;
+  double end = 0;
+  /// What for, as a whole sentence.
+  std::string text;
+  /// It has not come to an end: the drawing ends before it.
+  bool lasts = false;
+};
 
 /// A timeline with what a drawing says about it. Simulated and measured ones
 /// are drawn alike.
@@ -17,6 +31,12 @@ struct Drawing {
   std::string source = "simulated";
   Timeline timeline;
   Costs costs;
+  std::vector<Wait> waits = {};
+  /// Actions that had not ended yet where the drawing ends them.
+  std::vector<TimelinePosition> unfinished = {};
+  /// Otherwise it is a part of a run: its length, bubble, memory and critical path mean nothing and are
+  /// left out.
+  bool complete = true;
 };
 
 /// The cells as they stand: a row a time step, a column a rank, as

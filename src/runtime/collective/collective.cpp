@@ -2,11 +2,13 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <optional>
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
 #include "runtime/transport/channel.h"
 #include "runtime/world/endable_waits.h"
+#include "runtime/world/network.h"
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
@@ -18,8 +20,13 @@ struct Collective::Operation {
 
 class Collective::Impl {
  public:
-  Impl(c10d::Backend& backend, const std::vector<int>& processes, std::chrono::milliseconds timeout)
-      : backend_(backend), timeout_(timeout), waits_(std::make_shared<EndableWaits>()) {
+  Impl(World::Impl& world, c10d::Backend& backend, const std::vector<int>& processes,
+       std::chrono::milliseconds timeout)
+      : world_(world),
+        backend_(backend),
+        timeout_(timeout),
+        among_(processes),
+        waits_(std::make_shared<EndableWaits>()) {
     for (const int process : processes) {
       processes_ += (processes_.empty() ? "" : ", ") + std::to_string(process);
     }
@@ -37,6 +44,8 @@ class Collective::Impl {
 
   void wait(const Operation& operation) {
     const auto future = operation.work->getFuture();
+    std::optional<ProcessWaits::Scope> waiting;
+    if (!future->completed()) waiting.emplace(world_.waits(), operation.what, among_);
     switch (waits_->wait(future, timeout_)) {
       case EndableWaits::Outcome::Ended: throw Stopped();
       case EndableWaits::Outcome::TimedOut:
@@ -46,8 +55,8 @@ class Collective::Impl {
       case EndableWaits::Outcome::Done: break;
     }
     if (future->hasError()) {
-      throw Error("the " + operation.what + " among processes " + processes_ +
-                  " failed: " + future->tryRetrieveErrorMessage());
+      throw ConnectionError("the " + operation.what + " among processes " + processes_ +
+                            " failed: " + connection_reason(future->tryRetrieveErrorMessage()));
     }
     operation.work->wait();  // done already, but for devices whose streams have an order of their own
   }
@@ -55,15 +64,18 @@ class Collective::Impl {
   void abort() { waits_->end(); }
 
  private:
+  World::Impl& world_;
   c10d::Backend& backend_;
   const std::chrono::milliseconds timeout_;
+  const std::vector<int> among_;
   std::string processes_;
   std::shared_ptr<EndableWaits> waits_;
 };
 
 Collective::Collective(World& world, const std::string& name, const std::vector<int>& processes,
                        at::DeviceType device, std::chrono::milliseconds timeout)
-    : impl_(std::make_unique<Impl>(world.impl().group(name, processes, device), processes, timeout)) {}
+    : impl_(std::make_unique<Impl>(world.impl(), world.impl().group(name, processes, device), processes,
+                                   timeout)) {}
 Collective::~Collective() = default;
 
 int Collective::size() const { return impl_->backend().getSize(); }

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "runtime/world/remote_failure.h"
+
 namespace pipewright {
 namespace {
 
@@ -22,25 +24,25 @@ std::string message_of(const std::exception_ptr& cause) {
 }  // namespace
 
 void Failure::report(Position position, Action action, const std::exception_ptr& cause) {
-  std::string where = replicas_ > 1 ? "replica " + std::to_string(position.replica) + ", " : "";
-  where += "rank " + std::to_string(position.rank) + ", " + to_text(action) + " (stage " +
-           std::to_string(action.stage) + "): ";
-  const StepError error(position.replica, position.rank, action, where + message_of(cause), cause);
-  if (keep(error)) tell_(error);
+  if (raised()) return;
+  keep(settle_({position.replica, position.rank, action,
+                place_text(position, action, replicas_) + message_of(cause), cause}),
+       Origin::Here);
 }
 
-void Failure::report_remote(const StepError& error) { keep(error); }
+void Failure::report_remote(const StepError& error) { keep(error, Origin::Elsewhere); }
 
-bool Failure::keep(const StepError& error) {
-  bool is_first = false;
+void Failure::keep(const StepError& error, Origin origin) {
+  const auto is_same = [&](const StepError& other) {
+    return other.replica == error.replica && other.rank == error.rank && other.action == error.action;
+  };
   {
     const std::lock_guard lock(mutex_);
-    is_first = !first_.has_value();
-    if (is_first) first_.emplace(error);
+    // Where it happened here, the others may have been faster to say so; but the cause is known here.
+    if (!first_ || (origin == Origin::Here && is_same(*first_))) first_.emplace(error);
   }
   raised_ = true;
   end_waits_();
-  return is_first;
 }
 
 void Failure::rethrow() {

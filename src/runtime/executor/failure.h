@@ -16,11 +16,11 @@ namespace pipewright {
 /// The first thing that went wrong in a step. Reporting it ends all waits.
 class Failure {
  public:
-  using Tell = std::function<void(const StepError&)>;
-  /// `end_waits` makes every wait of this process throw Stopped. `tell` is called with the
-  /// first failure that happens in this process.
-  Failure(int replicas, std::function<void()> end_waits, Tell tell)
-      : replicas_(replicas), end_waits_(std::move(end_waits)), tell_(std::move(tell)) {}
+  using Settle = std::function<StepError(const StepError&)>;
+  /// `end_waits` makes every wait of this process throw Stopped. `settle` finds out what has failed first,
+  /// given what this process has noticed; it is called while whoever reports still waits.
+  Failure(int replicas, std::function<void()> end_waits, Settle settle)
+      : replicas_(replicas), end_waits_(std::move(end_waits)), settle_(std::move(settle)) {}
 
   /// From any thread; only the first counts.
   void report(Position position, Action action, const std::exception_ptr& cause);
@@ -33,12 +33,12 @@ class Failure {
   void rethrow();
 
  private:
-  /// Whether it is the first.
-  bool keep(const StepError& error);
+  enum class Origin { Here, Elsewhere };
+  void keep(const StepError& error, Origin origin);
 
   const int replicas_;
   const std::function<void()> end_waits_;
-  const Tell tell_;
+  const Settle settle_;
   std::atomic<bool> raised_ = false;
   std::mutex mutex_;
   std::optional<StepError> first_;

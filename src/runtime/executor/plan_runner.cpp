@@ -7,16 +7,18 @@ namespace pipewright {
 
 PlanRunner::PlanRunner(Schedule plan, const Mesh& mesh, Transport& transport, ReplicaModels& models,
                        DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
-                       Failure& failure)
+                       FlightRecorder& recorder, Failure& failure)
     : plan_(std::move(plan)),
       mesh_(mesh),
       transport_(transport),
       data_parallel_(data_parallel),
       handlers_(handlers),
+      recorder_(recorder),
       failure_(failure) {
   for (const Position position : mesh.local()) {
-    executors_.push_back(std::make_unique<RankExecutor>(
-        plan_, position, transport, models.at(position.replica), data_parallel, loss, handlers, failure));
+    executors_.push_back(std::make_unique<RankExecutor>(plan_, position, transport,
+                                                        models.at(position.replica), data_parallel, loss,
+                                                        handlers, recorder.rank(position), failure));
   }
 }
 
@@ -24,7 +26,10 @@ void PlanRunner::run(std::vector<Step>& steps, Workers* workers) {
   transport_.begin_step(steps.front().trace);
   data_parallel_.begin_step();
   const Clock::time_point start = Clock::now();
-  for (Step& step : steps) step.start = start;
+  for (Step& step : steps) {
+    step.start = start;
+    step.number = recorder_.step();
+  }
   const auto run_at = [&](std::size_t at) {
     RankExecutor& executor = *executors_[at];
     const auto replica = std::ranges::find(mesh_.local_replicas(), executor.position().replica);

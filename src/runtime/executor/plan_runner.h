@@ -7,6 +7,7 @@
 
 #include "pipewright/schedule/schedule.h"
 #include "runtime/executor/rank_executor.h"
+#include "runtime/flight/flight_recorder.h"
 
 namespace pipewright {
 
@@ -16,7 +17,8 @@ class PlanRunner {
  public:
   /// All but the plan are kept by reference and outlive the runner.
   PlanRunner(Schedule plan, const Mesh& mesh, Transport& transport, ReplicaModels& models,
-             DataParallel& data_parallel, const Loss& loss, const Handlers& handlers, Failure& failure);
+             DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
+             FlightRecorder& recorder, Failure& failure);
 
   const Schedule& plan() const { return plan_; }
 
@@ -39,6 +41,7 @@ class PlanRunner {
   Transport& transport_;
   DataParallel& data_parallel_;
   const Handlers& handlers_;
+  FlightRecorder& recorder_;
   Failure& failure_;
   std::vector<std::unique_ptr<RankExecutor>> executors_;  // of the local positions
 };

@@ -37,34 +37,57 @@ void run_collective(Kind kind, StageReplicas& replicas, std::size_t member) {
 
 }  // namespace
 
-/// Takes the time of an action from now to its own end, where the step is traced.
-class RankExecutor::Timer {
+/// Records an action from now to its own end and, where the step is traced, the time that it takes. What a
+/// handler does belongs to the action that it stands in for.
+class RankExecutor::Recorded {
  public:
-  Timer(RankExecutor& executor, std::size_t at)
-      : timed_(executor.step_->trace ? &executor.trace_[at] : nullptr), origin_(executor.step_->start) {
-    if (timed_) timed_->start = milliseconds_since(origin_, Clock::now());
+  Recorded(RankExecutor& executor, std::size_t at)
+      : executor_(executor), at_(at), outermost_(executor.running_[at] == kNotRunning) {
+    if (!outermost_) return;
+    const Clock::time_point now = Clock::now();
+    executor.running_[at] =
+        executor.recorder_.begin(executor.program_.instructions[at].action, executor.step_->number, now);
+    begin_trace(now);
   }
-  ~Timer() {
-    if (timed_) timed_->end = milliseconds_since(origin_, Clock::now());
+  ~Recorded() {
+    if (!outermost_) return;
+    const Clock::time_point now = Clock::now();
+    executor_.recorder_.end(std::exchange(executor_.running_[at_], kNotRunning), now);
+    if (executor_.step_->trace) executor_.trace_[at_].end = milliseconds_since(executor_.step_->start, now);
   }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+
+  /// Something that it waits for begins, and has come. Where it does not come, the wait stays one.
+  void needs(Need need) { executor_.recorder_.needs(executor_.running_[at_], need); }
+  void has_it() {
+    const Clock::time_point now = Clock::now();
+    executor_.recorder_.ready(executor_.running_[at_], now);
+    begin_trace(now);
+  }
 
  private:
-  TimedAction* timed_;
-  Clock::time_point origin_;
+  void begin_trace(Clock::time_point now) {
+    if (executor_.step_->trace) executor_.trace_[at_].start = milliseconds_since(executor_.step_->start, now);
+  }
+
+  RankExecutor& executor_;
+  const std::size_t at_;
+  const bool outermost_;
 };
 
 RankExecutor::RankExecutor(const Schedule& plan, Position position, Transport& transport, StageModels& models,
                            DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
-                           Failure& failure)
+                           RankRecorder& recorder, Failure& failure)
     : plan_(plan),
       position_(position),
       rank_(position.rank),
       loss_(loss),
       handlers_(handlers),
+      recorder_(recorder),
       failure_(failure),
-      program_(compile(plan, position, transport)) {
+      program_(compile(plan, position, transport)),
+      running_(program_.instructions.size(), kNotRunning) {
   for (const Stage stage : program_.stages) {
     locals_.push_back({.stage = stage,
                        .model = models.at(stage),
@@ -133,6 +156,7 @@ void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
 
 template <typename Run>
 void RankExecutor::guarded(std::size_t at, Run run) {
+  Recorded recorded(*this, at);  // until what goes wrong has been reported
   try {
     run();
   } catch (const Stopped&) {
@@ -156,7 +180,6 @@ void RankExecutor::run_guarded(std::size_t at) {
 void RankExecutor::run_handler(const Handler& handler, std::size_t at, std::size_t size) {
   const auto& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
   const auto cell = std::span(actions).subspan(at, size);
-  const Timer timer(*this, at);
   handler({.replica = position_.replica,
            .rank = rank_,
            .cell = cell,
@@ -191,35 +214,30 @@ void RankExecutor::run_handler(const Handler& handler, std::size_t at, std::size
 void RankExecutor::run_action(std::size_t at) {
   const Instruction& instruction = program_.instructions[at];
   const Action action = instruction.action;
+  Recorded recorded(*this, at);
   const CurrentAction current({action, position_.replica * plan_.microbatches});
   at::RecordFunction range(at::RecordScope::USER_SCOPE);
   if (range.isActive()) range.before("PP:" + to_text(action));
 
   const auto microbatch = static_cast<Microbatch>(action.microbatch);
   switch (action.kind) {
-    case Kind::F: forward(instruction, at); break;
+    case Kind::F: forward(instruction, recorded); break;
     case Kind::B:
-    case Kind::I: backward(instruction, at); break;
-    case Kind::W: weight(instruction, at); break;
+    case Kind::I: backward(instruction, recorded); break;
+    case Kind::W: weight(instruction, recorded); break;
     case Kind::SendF:
     case Kind::SendB: {
-      const Timer timer(*this, at);
       Values Held::* const outgoing = action.kind == Kind::SendF ? &Held::to_next : &Held::to_previous;
       instruction.channel->send(microbatch, std::exchange(held(instruction).*outgoing, {}),
                                 instruction.taken_before);
       break;
     }
     case Kind::RecvF:
-    case Kind::RecvB: {
-      const Timer timer(*this, at);  // its end is set again when the message is taken
-      instruction.channel->post(microbatch);
-      break;
-    }
+    case Kind::RecvB: instruction.channel->post(microbatch); break;  // it ends when the message is taken
     case Kind::Unshard:
     case Kind::Reshard:
     case Kind::ReduceGrad:
     case Kind::Bubble: {
-      const Timer timer(*this, at);
       const LocalStage& local = locals_[instruction.local_stage];
       if (local.replicas) run_collective(action.kind, *local.replicas, local.member);
       break;
@@ -227,9 +245,11 @@ void RankExecutor::run_action(std::size_t at) {
   }
 }
 
-Values RankExecutor::take(const Instruction& instruction, Values Held::* handed_over) {
+Values RankExecutor::take(const Instruction& instruction, Values Held::* handed_over, Recorded& recorded) {
   if (!instruction.channel) return std::exchange(held(instruction).*handed_over, {});
+  recorded.needs(Need::Message);
   Message message = instruction.channel->take(static_cast<Microbatch>(instruction.action.microbatch));
+  recorded.has_it();
   if (step_->trace) {
     TimedAction& receive = trace_[static_cast<std::size_t>(instruction.receive)];
     receive.end = std::max(receive.start, milliseconds_since(step_->start, message.arrived));
@@ -237,16 +257,22 @@ Values RankExecutor::take(const Instruction& instruction, Values Held::* handed_
   return std::move(message.values);
 }
 
-void RankExecutor::forward(const Instruction& instruction, std::size_t at) {
+void RankExecutor::wait_for_parameters(const LocalStage& local, Recorded& recorded) {
+  if (!local.replicas) return;
+  recorded.needs(Need::Parameters);
+  local.replicas->wait_for_parameters();
+  recorded.has_it();
+}
+
+void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
   LocalStage& local = locals_[instruction.local_stage];
   const auto microbatch = static_cast<Microbatch>(instruction.action.microbatch);
   const MicrobatchValues& brought = step_->microbatches[instruction.action.microbatch];
   Held& held = this->held(instruction);
   const bool first = local.stage == 0;
-  Values inputs = first ? brought.inputs : take(instruction, &Held::inputs);
+  Values inputs = first ? brought.inputs : take(instruction, &Held::inputs, recorded);
 
-  wait_for_parameters(local);
-  const Timer timer(*this, at);
+  wait_for_parameters(local, recorded);
   if (step_->train) activation_held(+1);
   local.inputs.check(inputs, local.model.inputs);
   // The first stage's inputs are the user's own tensors: they stay as they are.
@@ -313,16 +339,15 @@ Values RankExecutor::loss_gradient(Microbatch microbatch) {
   return {loss_gradient_};
 }
 
-void RankExecutor::backward(const Instruction& instruction, std::size_t at) {
+void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) {
   LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
   const bool full = instruction.action.kind == Kind::B;
   const Values output_grads = local.stage == plan_.last_stage()
                                   ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
-                                  : take(instruction, &Held::output_grads);
+                                  : take(instruction, &Held::output_grads, recorded);
 
-  wait_for_parameters(local);
-  const Timer timer(*this, at);
+  wait_for_parameters(local, recorded);
   const StageGraph graph = std::exchange(held.graph, {});
   Values input_grads;
   if (full || held.dw || !local.model.split_backward) {
@@ -347,11 +372,10 @@ void RankExecutor::backward(const Instruction& instruction, std::size_t at) {
   }
 }
 
-void RankExecutor::weight(const Instruction& instruction, std::size_t at) {
+void RankExecutor::weight(const Instruction& instruction, Recorded& recorded) {
   LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
-  wait_for_parameters(local);
-  const Timer timer(*this, at);
+  wait_for_parameters(local, recorded);
   run_weight_backward(std::exchange(held.weight, {}));
   if (held.dw) run_own_weight_gradient(local, held);
   activation_held(-1);

@@ -16,6 +16,7 @@
 #include "runtime/executor/program.h"
 #include "runtime/executor/step.h"
 #include "runtime/executor/workers.h"
+#include "runtime/flight/rank_recorder.h"
 #include "runtime/stage/boundary_check.h"
 
 namespace pipewright {
@@ -29,7 +30,8 @@ class RankExecutor {
  public:
   /// All are kept by reference and outlive the executor. `models`: of this replica.
   RankExecutor(const Schedule& plan, Position position, Transport& transport, StageModels& models,
-               DataParallel& data_parallel, const Loss& loss, const Handlers& handlers, Failure& failure);
+               DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
+               RankRecorder& recorder, Failure& failure);
 
   /// Runs the whole program; what goes wrong is reported to the Failure, not thrown.
   void run(Step& step);
@@ -67,7 +69,7 @@ class RankExecutor {
     std::vector<Held> held;
     std::string unsplit;  // why its I ran the whole backward, if it did
   };
-  class Timer;
+  class Recorded;
 
   void run_cell(std::size_t at, std::size_t size);
   void run_overlapped(std::size_t at, std::size_t size);
@@ -78,13 +80,13 @@ class RankExecutor {
   void guarded(std::size_t at, Run run);
   void run_action(std::size_t at);
 
-  void forward(const Instruction& instruction, std::size_t at);
+  void forward(const Instruction& instruction, Recorded& recorded);
   void last_forward(LocalStage& local, Microbatch microbatch, Held& held, Values outputs);
-  void backward(const Instruction& instruction, std::size_t at);
-  void weight(const Instruction& instruction, std::size_t at);
+  void backward(const Instruction& instruction, Recorded& recorded);
+  void weight(const Instruction& instruction, Recorded& recorded);
   void run_own_weight_gradient(LocalStage& local, Held& held);
 
-  Values take(const Instruction& instruction, Values Held::* handed_over);
+  Values take(const Instruction& instruction, Values Held::* handed_over, Recorded& recorded);
   Values loss_gradient(Microbatch microbatch);
   LocalStage* neighbour(Stage stage);
   Held& held(const Instruction& instruction) {
@@ -93,17 +95,18 @@ class RankExecutor {
 
   void activation_held(int change);
   /// Before a stage computes.
-  static void wait_for_parameters(const LocalStage& local) {
-    if (local.replicas) local.replicas->wait_for_parameters();
-  }
+  static void wait_for_parameters(const LocalStage& local, Recorded& recorded);
 
   const Schedule& plan_;
   const Position position_;
   const Rank rank_;
   const Loss& loss_;
   const Handlers& handlers_;
+  RankRecorder& recorder_;
   Failure& failure_;
   Program program_;
+  static constexpr RankRecorder::Ticket kNotRunning = ~RankRecorder::Ticket{0};
+  std::vector<RankRecorder::Ticket> running_;  // by the place in the program
   std::vector<LocalStage> locals_;
   std::unique_ptr<Workers> side_;  // for the second part of an OVERLAP_F_B
 

@@ -18,6 +18,7 @@ struct Step {
   bool with_loss = false;
   bool trace = false;
   double grad_scale = 1;
+  std::int64_t number = 0;
   std::vector<MicrobatchValues> microbatches;
   /// Called with the last stage's outputs as they come, if at all.
   Pipeline::OutputHandler on_output;

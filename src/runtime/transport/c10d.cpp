@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "pipewright/runtime/errors.h"
 #include "runtime/transport/inproc.h"
 #include "runtime/transport/message_format.h"
+#include "runtime/world/network.h"
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
@@ -116,12 +118,17 @@ class Outbox {
       const Sent first = sent_.front();
       lock.unlock();
       std::exception_ptr error;
+      const auto start = Clock::now();
       try {
         first.work->wait(timeout_);
       } catch (const std::exception& why) {
-        error = std::make_exception_ptr(Error(
-            "rank " + std::to_string(first.channel.to_rank) + " did not take the " + to_text(first.channel) +
-            " for microbatch " + std::to_string(first.microbatch) + ": " + why.what()));
+        const std::string what = "rank " + std::to_string(first.channel.to_rank) + " did not take the " +
+                                 to_text(first.channel) + " for microbatch " +
+                                 std::to_string(first.microbatch);
+        error = Clock::now() - start >= timeout_
+                    ? std::make_exception_ptr(
+                          TimeoutError(what + " within " + std::to_string(timeout_.count()) + " ms"))
+                    : std::make_exception_ptr(ConnectionError(what + ": " + connection_reason(why.what())));
       }
       lock.lock();
       if (aborted_) return;
@@ -141,7 +148,8 @@ class Outbox {
 };
 
 /// What the channels of a transport share.
-struct Connection {
+class Connection {
+ public:
   World::Impl& world;
   std::chrono::milliseconds timeout;
   Outbox outbox;
@@ -150,15 +158,31 @@ struct Connection {
   Connection(World::Impl& the_world, std::chrono::milliseconds the_timeout)
       : world(the_world), timeout(the_timeout), outbox(the_timeout) {}
 
-  WorkPtr start_send(at::Tensor buffer, int process, int tag) {
-    std::vector<at::Tensor> tensors = {std::move(buffer)};
-    const std::lock_guard lock(world.messages_mutex());
-    return world.messages().send(tensors, process, tag);
+  WorkPtr start_send(const ChannelId& id, const at::Tensor& buffer, int process, int tag) {
+    return start(id, process, [&] {
+      std::vector<at::Tensor> tensors = {buffer};
+      return world.messages().send(tensors, process, tag);
+    });
   }
-  WorkPtr start_receive(const at::Tensor& buffer, int process, int tag) {
-    std::vector<at::Tensor> tensors = {buffer};
-    const std::lock_guard lock(world.messages_mutex());
-    return world.messages().recv(tensors, process, tag);
+  WorkPtr start_receive(const ChannelId& id, const at::Tensor& buffer, int process, int tag) {
+    return start(id, process, [&] {
+      std::vector<at::Tensor> tensors = {buffer};
+      return world.messages().recv(tensors, process, tag);
+    });
+  }
+
+ private:
+  template <typename Begin>
+  WorkPtr start(const ChannelId& id, int process, Begin begin) {
+    if (aborted) throw Stopped();
+    try {
+      const std::lock_guard lock(world.messages_mutex());
+      return begin();
+    } catch (const std::exception& error) {
+      if (aborted) throw Stopped();
+      throw ConnectionError("the connection to process " + std::to_string(process) + ", for the " +
+                            to_text(id) + ", is lost: " + connection_reason(error.what()));
+    }
   }
 };
 
@@ -191,9 +215,9 @@ class Sender final : public Channel {
     pack(values, layout, changed,
          prefix.overflow ? static_cast<std::byte*>(second.data_ptr())
                          : static_cast<std::byte*>(first.data_ptr()) + Prefix::kSize);
-    connection_.outbox.add(connection_.start_send(first, process_, tag_), id_, microbatch);
+    connection_.outbox.add(connection_.start_send(id_, first, process_, tag_), id_, microbatch);
     if (second.defined()) {
-      connection_.outbox.add(connection_.start_send(second, process_, tag_ + 1), id_, microbatch);
+      connection_.outbox.add(connection_.start_send(id_, second, process_, tag_ + 1), id_, microbatch);
     }
     rooms_.push_back(room_for(layout));
     layout_ = std::move(layout);
@@ -259,7 +283,7 @@ class Receiver final : public Channel {
       buffer = make_buffer(prefix.rest());
       {
         const std::lock_guard lock(mutex_);
-        under_way_.push_front({buffer, connection_.start_receive(buffer, process_, tag_ + 1)});
+        under_way_.push_front({buffer, connection_.start_receive(id_, buffer, process_, tag_ + 1)});
         if (connection_.aborted) under_way_.front().work->abort();
       }
       wait(microbatch);
@@ -296,7 +320,7 @@ class Receiver final : public Channel {
 
   void start_next() {
     at::Tensor buffer = make_buffer(room_);
-    WorkPtr work = connection_.start_receive(buffer, process_, tag_);
+    WorkPtr work = connection_.start_receive(id_, buffer, process_, tag_);
     const std::lock_guard lock(mutex_);
     under_way_.push_back({std::move(buffer), std::move(work)});
     if (connection_.aborted) under_way_.back().work->abort();
@@ -321,7 +345,8 @@ class Receiver final : public Channel {
         throw TimeoutError(lost + " within " + std::to_string(connection_.timeout.count()) + " ms; " + peer +
                            " has not sent them");
       }
-      throw Error(lost + "; the connection to " + peer + " is lost: " + error.what());
+      throw ConnectionError(lost + "; the connection to " + peer +
+                            " is lost: " + connection_reason(error.what()));
     }
     const std::lock_guard lock(mutex_);
     at::Tensor buffer = std::move(under_way_.front().buffer);
@@ -357,6 +382,7 @@ class C10dTransport final : public Transport {
     // Two tags for each direction: messages, and what had no room in them.
     const int tag = first_tag_ + 4 * (id.replica * stages_ + id.from) + (id.carries_gradients() ? 2 : 0);
     if (from == mesh_.own_process()) {
+      sends_to_.insert(to);
       std::shared_ptr<Sender>& sender = senders_[tag];
       if (!sender) sender = std::make_shared<Sender>(id, connection_, to, tag);
       return sender;
@@ -371,7 +397,12 @@ class C10dTransport final : public Transport {
     for (const auto& [tag, sender] : senders_) sender->begin_step();
   }
 
-  std::optional<Undelivered> end_step() override { return connection_.outbox.wait_all(); }
+  std::optional<Undelivered> end_step() override {
+    ProcessWaits::Scope waiting(connection_.world.waits(), "delivery of messages", receivers_of_messages());
+    std::optional<Undelivered> lost = connection_.outbox.wait_all();
+    if (lost) waiting.was_in_vain();
+    return lost;
+  }
 
   void abort() override {
     connection_.aborted = true;
@@ -387,12 +418,20 @@ class C10dTransport final : public Transport {
   }
 
  private:
+  /// And this process itself.
+  std::vector<int> receivers_of_messages() const {
+    std::vector<int> processes(sends_to_.begin(), sends_to_.end());
+    processes.push_back(mesh_.own_process());
+    return processes;
+  }
+
   const Mesh& mesh_;
   const Stage stages_;
   const int first_tag_;
   Connection connection_;
   std::unique_ptr<Transport> inproc_;
   std::map<int, std::shared_ptr<Sender>> senders_;
+  std::set<int> sends_to_;
   std::map<int, std::shared_ptr<Receiver>> receivers_;
 };
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -9,10 +8,9 @@
 
 #include "pipewright/base/ids.h"
 #include "pipewright/runtime/values.h"
+#include "runtime/flight/clock.h"
 
 namespace pipewright {
-
-using Clock = std::chrono::steady_clock;
 
 /// A directed link from one stage to its neighbour on another rank of the same replica:
 /// activations forwards, gradients backwards.

@@ -1,9 +1,5 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <torch/cuda.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -11,14 +7,15 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <exception>
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
 #include "runtime/world/nccl.h"
+#include "runtime/world/network.h"
+#include "runtime/world/peers.h"
 #include "runtime/world/remote_failure.h"
 #include "runtime/world/results.h"
 #include "runtime/world/world_impl.h"
@@ -30,8 +27,6 @@ constexpr std::chrono::seconds kLeaveTogether{10};
 /// Who fails may have sent before, what he fails of: that shall be heard, and not only that he has left.
 constexpr std::chrono::milliseconds kLastWords{300};
 constexpr std::chrono::milliseconds kLook{10};
-constexpr std::chrono::milliseconds kConnect{1000};
-constexpr std::chrono::hours kForever{24 * 365};
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -40,89 +35,14 @@ std::string where(const WorldOptions& options) {
   return options.address + ":" + std::to_string(options.port);
 }
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-/// Where rank 0 listens, or would.
-Addresses addresses_of_first(const WorldOptions& options, int type) {
-  addrinfo hints{};
-  hints.ai_socktype = type;
-  addrinfo* found = nullptr;
-  if (const int error =
-          getaddrinfo(options.address.c_str(), std::to_string(options.port).c_str(), &hints, &found)) {
-    throw Error("cannot find the address '" + options.address + "' of rank 0: " + gai_strerror(error));
-  }
-  return {found, freeaddrinfo};
-}
-
-/// A socket on the way to an address; what `connect` says is looked at by the caller.
-class ConnectingSocket {
- public:
-  explicit ConnectingSocket(const addrinfo& to)
-      : descriptor_(socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to.ai_protocol)) {
-    connected_ = descriptor_ >= 0 && connect(descriptor_, to.ai_addr, to.ai_addrlen) == 0;
-    pending_ = descriptor_ >= 0 && !connected_ && errno == EINPROGRESS;
-  }
-  ~ConnectingSocket() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  ConnectingSocket(const ConnectingSocket&) = delete;
-  ConnectingSocket& operator=(const ConnectingSocket&) = delete;
-
-  int descriptor() const { return descriptor_; }
-
-  bool connected_within(std::chrono::milliseconds time) const {
-    if (!pending_) return connected_;
-    pollfd wanted{.fd = descriptor_, .events = POLLOUT, .revents = 0};
-    if (poll(&wanted, 1, static_cast<int>(time.count())) != 1) return false;
-    int error = 0;
-    socklen_t length = sizeof error;
-    return getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
-  }
-
- private:
-  int descriptor_;
-  bool connected_ = false;
-  bool pending_ = false;
-};
-
-/// Returns when somebody listens there, or the time is over. TCPStore waits too, but for
-/// seconds after the first refusal.
-void wait_for_listener(const WorldOptions& options) {
-  const auto end = std::chrono::steady_clock::now() + options.timeout;
-  while (std::chrono::steady_clock::now() < end) {
-    const Addresses all = addresses_of_first(options, SOCK_STREAM);
-    for (const addrinfo* each = all.get(); each; each = each->ai_next) {
-      if (ConnectingSocket(*each).connected_within(kConnect)) return;
-    }
-    std::this_thread::sleep_for(kLook);
-  }
-}
-
-/// The address by which others reach this machine: the one it would itself use to reach rank 0.
-std::string own_address(const WorldOptions& options) {
-  const Addresses all = addresses_of_first(options, SOCK_DGRAM);  // connecting these sends nothing
-  for (const addrinfo* each = all.get(); each; each = each->ai_next) {
-    const ConnectingSocket socket(*each);
-    sockaddr_storage own{};
-    socklen_t length = sizeof own;
-    std::array<char, NI_MAXHOST> text{};
-    if (socket.connected_within(kConnect) &&
-        getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-        getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, text.data(), text.size(), nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-      return text.data();
-    }
-  }
-  throw Error("there is no way from here to rank 0 at " + where(options));
-}
-
 c10::intrusive_ptr<c10d::Store> connect_store(const WorldOptions& options) {
   c10d::TCPStoreOptions store;
   store.port = options.port;
   store.waitWorkers = false;
   store.timeout = options.timeout;
   store.isServer = options.rank == 0 && !options.served_by_launcher;
-  if (!store.isServer) wait_for_listener(options);
+  // TCPStore waits too, but for seconds after the first refusal.
+  if (!store.isServer) wait_for_listener(options.address, options.port, options.timeout);
   try {
     try {
       return c10::make_intrusive<c10d::TCPStore>(options.address, store);
@@ -153,18 +73,24 @@ c10::intrusive_ptr<c10d::Backend> make_group(const c10::intrusive_ptr<c10d::Stor
                                              const std::string& name, int rank, int size,
                                              const WorldOptions& options) {
   auto settings = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  settings->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(own_address(options)));
+  settings->devices.push_back(
+      c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(options.address, options.port)));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store),
                                                      rank, size, settings);
 }
 
 }  // namespace
 
-World::Impl::Impl(WorldOptions options) : options_(std::move(options)) {
+World::Impl::Impl(WorldOptions options) : options_(std::move(options)), patience_(options_.timeout) {
   if (options_.size < 1 || options_.rank < 0 || options_.rank >= options_.size) {
     throw ArgumentError("rank " + std::to_string(options_.rank) + " is not from 0 to the world's size " +
                         std::to_string(options_.size) + " - 1");
   }
+  // Libraries write to connections that the other side may have closed: an error, and no reason to die.
+  struct sigaction before{};
+  if (sigaction(SIGPIPE, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, SIG_IGN);
+  for (int rank = 0; rank < options_.size; ++rank) all_processes_.push_back(rank);
   store_ = c10::make_intrusive<c10d::PrefixStore>("pipewright/" + options_.attempt, connect_store(options_));
   try {
     join();
@@ -177,16 +103,19 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)) {
   }
   messages_ = make_group(store_, "messages", options_.rank, options_.size, options_);
   control_ = make_group(store_, "control", options_.rank, options_.size, options_);
-  watcher_ = std::thread([this, store = store_->clone()] { watch(store); });
+  watch_ = std::make_unique<FailureWatch>(
+      std::make_unique<Peers>(*store_, options_.rank, options_.size,
+                              address_towards(options_.address, options_.port), options_.timeout),
+      [this] { return describe(); }, [this](const std::string& verdict) { tell(verdict); });
   uses_nccl_ = has_device_each();
 }
 
 World::Impl::~Impl() {
   if (std::uncaught_exceptions() > 0) {
-    report_failure("process " + std::to_string(options_.rank) + " has left because of an error of its own");
+    settle({Notice::Kind::Thrown,
+            "process " + std::to_string(options_.rank) + " has left because of an error of its own"});
   }
-  leave();
-  watcher_.join();
+  watch_.reset();
   if (!failure()) return;
   abandon(std::move(control_));
   for (auto& [name, group] : groups_) abandon(std::move(group));
@@ -195,9 +124,9 @@ World::Impl::~Impl() {
 void World::Impl::join() {
   const std::string size = std::to_string(options_.size);
   const auto refuse = [this](const std::string& why) {
-    report_failure(why);
+    store_->compareSet("refusal", {}, bytes_of(why));
     store_->set("complete", bytes_of("no"));
-    throw Error(why);
+    throw Error(text_of(store_->get("refusal")));
   };
   const std::string first = text_of(store_->compareSet("size", {}, bytes_of(size)));
   // The rank first: who sees that all have joined sees all ranks.
@@ -217,7 +146,7 @@ void World::Impl::join() {
     throw Error("of the world's " + size + " processes these did not come within " +
                 std::to_string(options_.timeout.count()) + " ms: rank" + missing);
   }
-  if (store_->check({"failure"})) throw Error(text_of(store_->get("failure")));
+  if (store_->check({"refusal"})) throw Error(text_of(store_->get("refusal")));
   for (int rank = 0; rank < options_.size; ++rank) {
     const std::int64_t claims = store_->add("rank/" + std::to_string(rank), 0);
     if (claims > 1) {
@@ -242,23 +171,6 @@ void World::Impl::wait_until_told() noexcept {
   }
 }
 
-void World::Impl::leave() noexcept {
-  bool failed = false;
-  {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-    failed = failure_.has_value();
-  }
-  try {
-    if (store_->add("left", 1) == options_.size) store_->set("all left", bytes_of("yes"));
-    // The store is rank 0's: it stays until the others need it no more.
-    if (options_.rank == 0 && !failed) store_->wait({"all left"}, kLeaveTogether);
-    store_->set("watch/" + std::to_string(options_.rank), bytes_of("left"));
-  } catch (const std::exception&) {
-    return;  // the store is gone, and with it the watcher's connection
-  }
-}
-
 bool World::Impl::has_device_each() {
   const auto devices = has_nccl() ? static_cast<int>(torch::cuda::device_count()) : 0;
   std::map<std::string, int> free;  // by machine
@@ -280,9 +192,13 @@ c10d::Backend& World::Impl::group(const std::string& name, const std::vector<int
     const auto own = std::ranges::find(processes, options_.rank);
     const auto rank = static_cast<int>(own - processes.begin());
     const auto size = static_cast<int>(processes.size());
-    group = nccl ? make_nccl_group(c10::make_intrusive<c10d::PrefixStore>(key, store_), rank, size,
-                                   options_.timeout)
-                 : make_group(store_, key, rank, size, options_);
+    try {
+      group = nccl ? make_nccl_group(c10::make_intrusive<c10d::PrefixStore>(key, store_), rank, size,
+                                     options_.timeout)
+                   : make_group(store_, key, rank, size, options_);
+    } catch (const std::exception& error) {
+      fail(Notice::Kind::Lost, "the processes have lost each other: " + connection_reason(error.what()));
+    }
   }
   return *group;
 }
@@ -313,17 +229,21 @@ std::vector<std::string> World::Impl::all_gather(const std::string& text) {
   return all;
 }
 
-void World::Impl::report_failure(const std::string& text) noexcept {
-  std::string first;
-  try {
-    first = text_of(store_->compareSet("failure", {}, bytes_of(text)));
-    for (int rank = 0; rank < options_.size; ++rank) {
-      store_->set("watch/" + std::to_string(rank), bytes_of("failure"));
+std::string World::Impl::settle(const Notice& notice) { return watch_->settle(notice); }
+
+ProcessRecord World::Impl::describe() {
+  ProcessRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, observer] : observers_) {
+      record = observer.describe();
+      if (record.in_step) break;
     }
-  } catch (const std::exception&) {
-    first = text;  // the store is gone, which everybody notices by himself
   }
-  tell(first);
+  record.process = options_.rank;
+  record.processes = options_.size;
+  record.wait = waits_of_process_.longest();
+  return record;
 }
 
 std::optional<std::string> World::Impl::failure() const {
@@ -331,26 +251,31 @@ std::optional<std::string> World::Impl::failure() const {
   return failure_;
 }
 
-std::unique_ptr<World::Impl::Subscription> World::Impl::on_failure(
-    std::function<void(const std::string&)> then) {
+std::unique_ptr<World::Impl::Subscription> World::Impl::observe(Observer observer) {
   const std::lock_guard lock(mutex_);
-  if (failure_) then(*failure_);
-  subscribers_[next_subscriber_] = std::move(then);
-  return std::make_unique<Subscription>(*this, next_subscriber_++);
+  if (failure_) observer.failed(*failure_);
+  observers_[next_observer_] = std::move(observer);
+  return std::make_unique<Subscription>(*this, next_observer_++);
+}
+
+void World::Impl::fail(Notice::Kind kind, const std::string& what) {
+  throw remote_failure(settle({kind, "process " + std::to_string(options_.rank) + ": " + what}));
 }
 
 void World::Impl::finish(const c10::intrusive_ptr<c10d::Work>& work) {
+  const ProcessWaits::Scope waiting(waits_of_process_, "meeting of all processes", all_processes_);
   const auto future = work->getFuture();
-  switch (waits_->wait(future, options_.timeout, kLastWords)) {
+  switch (waits_->wait(future, patience_, kLastWords)) {
     case EndableWaits::Outcome::Ended: throw remote_failure(failure().value_or(""));
     case EndableWaits::Outcome::TimedOut:
-      throw TimeoutError("the processes did not come together within " +
-                         std::to_string(options_.timeout.count()) +
-                         " ms: one of them has not made the same call");
+      fail(Notice::Kind::TimedOut,
+           "the processes did not come together within " + std::to_string(patience_.count()) + " ms");
+      break;
     case EndableWaits::Outcome::Done: break;
   }
   if (future->hasError()) {
-    throw Error("the processes have lost each other: " + future->tryRetrieveErrorMessage());
+    fail(Notice::Kind::Lost,
+         "the processes have lost each other: " + connection_reason(future->tryRetrieveErrorMessage()));
   }
 }
 
@@ -358,24 +283,8 @@ void World::Impl::tell(const std::string& text) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = text;
+  for (const auto& [id, observer] : observers_) observer.failed(text);
   waits_->end();
-  for (const auto& [id, then] : subscribers_) then(text);
-}
-
-void World::Impl::watch(const c10::intrusive_ptr<c10d::Store>& store) {
-  std::string word;
-  try {
-    store->wait({"watch/" + std::to_string(options_.rank)}, kForever);
-    if (!store->check({"failure"})) return;  // this process leaves
-    word = text_of(store->get("failure"));
-  } catch (const std::exception&) {
-    word = "rank 0 of the world, at " + where(options_) + ", cannot be reached any more";
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (leaving_) return;
-  }
-  tell(word);
 }
 
 World::World(const WorldOptions& options) : impl_(std::make_unique<Impl>(options)) {}

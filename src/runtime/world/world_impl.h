@@ -8,11 +8,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "pipewright/runtime/world.h"
 #include "runtime/world/endable_waits.h"
+#include "runtime/world/failure_watch.h"
+#include "runtime/world/process_waits.h"
 
 namespace pipewright {
 
@@ -47,22 +49,49 @@ class World::Impl {
 
   std::vector<std::string> all_gather(const std::string& text);
 
-  /// Tells every process that something has failed; only the first word counts.
-  void report_failure(const std::string& text) noexcept;
-  /// The first word, where something has failed.
+  /// What has failed, as all processes see it, given what this one has noticed. Afterwards the world is over.
+  std::string settle(const Notice& notice);
+  /// The word of that, where something has failed.
   std::optional<std::string> failure() const;
 
-  /// Calls `then` on a thread of its own, once, when something fails. At once, if it has already.
+  /// What a pipeline tells of itself, and hears: both on a thread of the world's, and `failed` once, or at
+  /// once if something has failed already.
+  struct Observer {
+    std::function<ProcessRecord()> describe;
+    std::function<void(const std::string& word)> failed;
+  };
   class Subscription;
-  std::unique_ptr<Subscription> on_failure(std::function<void(const std::string&)> then);
+  std::unique_ptr<Subscription> observe(Observer observer);
+
+  /// What this process waits for beside the actions of its ranks.
+  ProcessWaits& waits() { return waits_of_process_; }
+
+  /// While it lives, the processes wait for each other so long, and not as long as at the start.
+  class Patience {
+   public:
+    /// Without a world nobody waits.
+    Patience(World* world, std::chrono::milliseconds time) : world_(world ? &world->impl() : nullptr) {
+      if (world_) before_ = std::exchange(world_->patience_, time);
+    }
+    ~Patience() {
+      if (world_) world_->patience_ = before_;
+    }
+    Patience(const Patience&) = delete;
+    Patience& operator=(const Patience&) = delete;
+
+   private:
+    Impl* world_;
+    std::chrono::milliseconds before_{};
+  };
 
  private:
   void join();
   /// After a refusal: rank 0 waits until the others have heard of it.
   void wait_until_told() noexcept;
-  void leave() noexcept;
-  void watch(const c10::intrusive_ptr<c10d::Store>& store);
   void tell(const std::string& text);
+  ProcessRecord describe();
+  /// Throws what the processes settle.
+  [[noreturn]] void fail(Notice::Kind kind, const std::string& what);
   /// Whether every process can have a CUDA device of its own, as NCCL demands. All processes ask.
   bool has_device_each();
 
@@ -74,15 +103,17 @@ class World::Impl {
   std::map<std::string, c10::intrusive_ptr<c10d::Backend>> groups_;
   bool uses_nccl_ = false;
   int next_tag_ = 0;
+  std::vector<int> all_processes_;
+  std::chrono::milliseconds patience_;
+  ProcessWaits waits_of_process_;
 
   mutable std::mutex mutex_;  // what follows
   std::optional<std::string> failure_;
-  bool leaving_ = false;
-  std::map<int, std::function<void(const std::string&)>> subscribers_;
-  int next_subscriber_ = 0;
+  std::map<int, Observer> observers_;
+  int next_observer_ = 0;
 
   std::shared_ptr<EndableWaits> waits_ = std::make_shared<EndableWaits>();
-  std::thread watcher_;
+  std::unique_ptr<FailureWatch> watch_;
 };
 
 /// Ends with its object: afterwards the function is not called any more.
@@ -91,7 +122,7 @@ class World::Impl::Subscription {
   Subscription(Impl& world, int id) : world_(world), id_(id) {}
   ~Subscription() {
     const std::lock_guard lock(world_.mutex_);
-    world_.subscribers_.erase(id_);
+    world_.observers_.erase(id_);
   }
   Subscription(const Subscription&) = delete;
   Subscription& operator=(const Subscription&) = delete;

@@ -40,32 +40,48 @@ RankJson cells_json(const std::vector<TimedAction>& rank) {
   return result;
 }
 
-json run_json(const Drawing& drawing) {
+/// What only a whole run has.
+void add_metrics(const Drawing& drawing, const std::vector<std::vector<std::size_t>>& cell_of, json& run) {
   const Metrics metrics = measure(drawing.timeline, drawing.costs);
-  json run = {{"name", drawing.name},
-              {"label", drawing.label},
-              {"source", drawing.source},
-              {"makespan", metrics.makespan},
-              {"ideal", metrics.ideal},
-              {"bubble_rate_makespan", metrics.bubble_rate_makespan},
-              {"bubble_rate_span", metrics.bubble_rate_span},
-              {"stage_to_rank", drawing.timeline.placement},
-              {"ranks", json::array()},
-              {"critical_path", json::array()}};
-  std::vector<std::vector<std::size_t>> cell_of;
-  for (std::size_t rank = 0; rank < drawing.timeline.ranks.size(); ++rank) {
-    RankJson cells = cells_json(drawing.timeline.ranks[rank]);
-    run["ranks"].push_back({{"span", metrics.ranks[rank].span},
-                            {"busy", metrics.ranks[rank].busy},
-                            {"idle", metrics.ranks[rank].idle},
-                            {"peak_activation", metrics.ranks[rank].peak_activation},
-                            {"actions", std::move(cells.actions)},
-                            {"memory", activation_curve(drawing.timeline.ranks[rank], drawing.costs)}});
-    cell_of.push_back(std::move(cells.cell_of));
+  run["makespan"] = metrics.makespan;
+  run["ideal"] = metrics.ideal;
+  run["bubble_rate_makespan"] = metrics.bubble_rate_makespan;
+  run["bubble_rate_span"] = metrics.bubble_rate_span;
+  for (std::size_t rank = 0; rank < metrics.ranks.size(); ++rank) {
+    json& entry = run["ranks"][rank];
+    entry["span"] = metrics.ranks[rank].span;
+    entry["busy"] = metrics.ranks[rank].busy;
+    entry["idle"] = metrics.ranks[rank].idle;
+    entry["peak_activation"] = metrics.ranks[rank].peak_activation;
+    entry["memory"] = activation_curve(drawing.timeline.ranks[rank], drawing.costs);
   }
+  run["critical_path"] = json::array();
   for (const auto& [rank, position] : critical_path(drawing.timeline)) {
     run["critical_path"].push_back({rank, cell_of[static_cast<std::size_t>(rank)][position]});
   }
+}
+
+json run_json(const Drawing& drawing) {
+  json run = {{"name", drawing.name},
+              {"label", drawing.label},
+              {"source", drawing.source},
+              {"stage_to_rank", drawing.timeline.placement},
+              {"ranks", json::array()}};
+  std::vector<std::vector<std::size_t>> cell_of;
+  for (const auto& rank : drawing.timeline.ranks) {
+    RankJson cells = cells_json(rank);
+    run["ranks"].push_back({{"actions", std::move(cells.actions)}});
+    cell_of.push_back(std::move(cells.cell_of));
+  }
+  for (const Wait& wait : drawing.waits) {
+    run["ranks"][static_cast<std::size_t>(wait.rank)]["waits"].push_back(
+        {to_text(wait.action), wait.start, wait.end, wait.text, wait.lasts});
+  }
+  for (const auto& [rank, position] : drawing.unfinished) {
+    const auto at = static_cast<std::size_t>(rank);
+    run["ranks"][at]["unfinished"].push_back(cell_of[at][position]);
+  }
+  if (drawing.complete) add_metrics(drawing, cell_of, run);
   return run;
 }
 

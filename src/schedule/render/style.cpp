@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <limits>
 
 namespace pipewright {
 
@@ -27,6 +28,37 @@ std::string to_hex(Color color) {
   std::snprintf(text.data(), text.size(), "#%02x%02x%02x", static_cast<unsigned>(color.red),
                 static_cast<unsigned>(color.green), static_cast<unsigned>(color.blue));
   return text.data();
+}
+
+Extent extent_of(const Drawing& drawing) {
+  double first = std::numeric_limits<double>::infinity();
+  double last = 0;
+  const auto cover = [&](double start, double end) {
+    first = std::min(first, start);
+    last = std::max(last, end);
+  };
+  for (const auto& rank : drawing.timeline.ranks) {
+    for (const TimedAction& timed : rank) {
+      if (is_compute(timed.action.kind)) cover(timed.start, timed.end);
+    }
+  }
+  for (const Wait& wait : drawing.waits) cover(wait.start, wait.end);
+  return last > first ? Extent{.start = first, .length = last - first} : Extent{};
+}
+
+std::vector<std::vector<const Wait*>> waits_by_rank(const Drawing& drawing) {
+  std::vector<std::vector<const Wait*>> ranks(drawing.timeline.ranks.size());
+  for (const Wait& wait : drawing.waits) ranks[static_cast<std::size_t>(wait.rank)].push_back(&wait);
+  for (auto& waits : ranks) std::ranges::stable_sort(waits, {}, &Wait::start);
+  return ranks;
+}
+
+Positions unfinished_of(const Drawing& drawing) {
+  Positions positions;
+  for (const auto& [rank, position] : drawing.unfinished) {
+    positions.emplace(static_cast<std::size_t>(rank), position);
+  }
+  return positions;
 }
 
 std::vector<int> local_stages(const Placement& placement) {

@@ -77,6 +77,17 @@ def with_data(path, text, target):
     return target
 
 
+@pytest.fixture
+def hung(single, tmp_path):
+    """A part of a run: rank 0 still waits, rank 1 waited and still runs."""
+    ranks = [
+        {"actions": [["0F0", 0, 30]], "waits": [["0B0", 30, 120, "0B0 has waited 31 s", True]]},
+        {"actions": [["1F0", 50, 120]], "waits": [["1F0", 0, 50, "1F0 waited", False]], "unfinished": [0]},
+    ]
+    run = {"name": "Step 3", "label": "in ms", "source": "recorded", "stage_to_rank": [0, 1], "ranks": ranks}
+    return with_data(single, json.dumps({"title": "hung", "runs": [run]}), tmp_path / "hung.html")
+
+
 # ---- what the data says ------------------------------------------------------------------------
 
 
@@ -408,6 +419,74 @@ def test_clicking_a_row_scrolls_to_its_run(compared, visit):
     page.wait_for_function("scrollY > 0")
     heading = page.locator("section h2").last.bounding_box()
     assert 0 < heading["y"] < 800
+
+
+def colours_at(page, places):
+    """The colours in a square at each (rank, time), inside the lane; of one look at the canvas."""
+    squares = """places => {
+      const { canvas, layout } = pipewright.runs[0], { left } = canvas.getBoundingClientRect();
+      const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height), side = [...Array(16).keys()];
+      return places.map(([rank, t]) => side.flatMap(dy => side.map(dx => {
+        const at = 4 * ((8 + layout.pitch * rank + dy) * canvas.width + Math.round(pipewright.xOf(0, t) - left) + dx);
+        return [...image.data.slice(at, at + 3)]; }))); }"""
+    return [set(map(tuple, square)) for square in page.evaluate(squares, places)]
+
+
+def test_waits_are_hatched(hung, visit):
+    page = visit(hung)
+    drawn = wait_drawn(page)[0]
+    assert (drawn["waits"], drawn["boxes"]) == (2, 2)
+    still, waited, box = colours_at(page, [(0, 40), (1, 10), (0, 5)])
+    assert len(box) == 1
+    assert len(still) > 1 and len(waited) > 1
+    redness = lambda colours: max(red - blue for red, _, blue in colours)
+    assert redness(still) > 40 > redness(waited)
+
+
+def test_legend_names_waits_where_there_are_any(hung, single, visit):
+    page = visit(hung)
+    assert {"waited", "still waits"} <= set(page.locator("#legend span").all_inner_texts())
+    assert "waited" not in visit(single).locator("#legend").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("rank", "t", "title", "row"),
+    [
+        (0, 100, "0B0 has waited 31 s", "30 on"),
+        (1, 20, "1F0 waited", "0 to 50"),
+        (1, 80, "1F0: forward of microbatch 0 on stage 1", "start 50, still runs"),
+    ],
+)
+def test_tooltip_of_a_hang(rank, t, title, row, hung, visit):
+    page = visit(hung)
+    wait_drawn(page)
+    y = page.evaluate("""rank => { const { canvas, layout } = pipewright.runs[0];
+      return canvas.getBoundingClientRect().top + 4 + layout.pitch * rank + layout.box / 2; }""", rank)
+    page.mouse.move(page.evaluate("t => pipewright.xOf(0, t)", t), y)
+    page.wait_for_selector("#tip:not([hidden])")
+    assert page.locator("#tip b").inner_text() == title
+    assert page.locator("#tip dd").first.inner_text() == row
+
+
+def test_part_of_a_run_has_no_makespan(hung, single, visit):
+    page = visit(hung)
+    wait_drawn(page)
+    for selector in [".summary", "#memory", "#critical"]:
+        assert page.locator(selector).is_hidden()
+    assert "makespan" not in page.locator("body").inner_text()
+    assert view_of(page) == pytest.approx((0, 120 * 1.015))
+    whole = visit(single)
+    for selector in [".summary", "#memory", "#critical"]:
+        assert whole.locator(selector).is_visible()
+
+
+def test_rank_of_a_part_tells_nothing_false(hung, visit):
+    page = visit(hung)
+    wait_drawn(page)
+    box = page.locator("canvas").last.bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 15)
+    page.wait_for_selector("#tip:not([hidden])")
+    assert page.locator("#tip").inner_text().split() == ["rank", "0", "Step", "3"]
 
 
 def test_many_actions_are_merged_until_zoomed_in(single, visit, tmp_path):

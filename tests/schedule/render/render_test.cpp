@@ -148,6 +148,57 @@ TEST(Terminal, AlignsTheNamesOfRanks) {
   EXPECT_TRUE(rows[11].starts_with("rank 10 |"));
 }
 
+/// Two ranks of which one waited and then runs, and the other still waits.
+Drawing hung() {
+  Drawing drawing;
+  drawing.name = "Step 3";
+  drawing.label = "hung";
+  drawing.timeline.placement = {0, 1};
+  drawing.timeline.microbatches = 2;
+  drawing.timeline.ranks = {{{.action = make_action(0, Kind::F, 0), .start = 0, .end = 3}},
+                            {{.action = make_action(1, Kind::F, 0), .start = 5, .end = 12}}};
+  drawing.costs = uniform_costs(drawing.timeline.placement);
+  drawing.waits = {
+      {.rank = 0,
+       .action = make_action(0, Kind::B, 0),
+       .start = 3,
+       .end = 12,
+       .text = "0B0 waits for <gradients>",
+       .lasts = true},
+      {.rank = 1, .action = make_action(1, Kind::F, 0), .start = 0, .end = 5, .text = "1F0 waited"}};
+  drawing.unfinished = {{.rank = 1, .position = 0}};
+  drawing.complete = false;
+  return drawing;
+}
+
+TEST(Terminal, DrawsWaitsUnlikeComputing) {
+  EXPECT_EQ(render_terminal(hung(), {.columns = 24, .color = false}),
+            "Step 3: hung\n"
+            "rank 0 |F0----?B0???????????????\n"
+            "rank 1 |..........F0----------->\n"
+            "... waited, ??? still waits, > still runs\n");
+}
+
+TEST(Terminal, ColorsWaitsByWhetherTheyLast) {
+  const auto rows = lines(render_terminal(hung(), {.columns = 24, .color = true}));
+  EXPECT_TRUE(contains(rows[1], "\x1b[38;2;194;38;75m?B0???????????????\x1b[0m"));
+  EXPECT_TRUE(contains(rows[2], "\x1b[38;2;141;151;163m..........\x1b[0m"));
+}
+
+TEST(Terminal, FindsRoomForAWaitOfNoAction) {
+  Drawing drawing = hung();
+  drawing.waits[0].action = {};
+  EXPECT_EQ(lines(render_terminal(drawing, {.columns = 12, .color = false}))[1], "rank 0 |F0-?????????");
+}
+
+TEST(Terminal, HasRoomForWaitsAlone) {
+  Drawing drawing = hung();
+  drawing.timeline.ranks[0].clear();
+  drawing.timeline.ranks[1].clear();
+  drawing.unfinished.clear();
+  EXPECT_EQ(lines(render_terminal(drawing, {.columns = 12, .color = false}))[1], "rank 0 |   ?B0??????");
+}
+
 // ---- SVG
 
 std::vector<std::string> titled_boxes(const std::string& svg) {
@@ -205,6 +256,33 @@ TEST(Svg, NamesTheKindsItUses) {
   EXPECT_TRUE(contains(svg, ">backward</text>"));
   EXPECT_FALSE(contains(svg, ">weight gradient</text>"));
   EXPECT_TRUE(contains(render_svg(draw(kOverlap)), ">weight gradient</text>"));
+}
+
+TEST(Svg, HatchesWaitsWithWhatTheyAreFor) {
+  const std::string svg = render_svg(hung());
+  EXPECT_EQ(titled_boxes(svg),
+            (std::vector<std::string>{"0B0 waits for &lt;gradients&gt;", "0F0", "1F0 waited",
+                                      "1F0, still runs", "waited", "still waits"}));
+  EXPECT_EQ(count(svg, "<pattern "), 2U);
+  EXPECT_EQ(count(svg, "url(#waited)"), 2U);  // the wait and its entry in the legend
+  EXPECT_EQ(count(svg, "url(#lasts)"), 2U);
+  EXPECT_FALSE(contains(svg, "makespan"));
+  const std::string plain = render_svg(draw(k1F1B));
+  EXPECT_FALSE(contains(plain, "<pattern "));
+  EXPECT_TRUE(contains(plain, "makespan"));
+}
+
+TEST(Svg, HoldsNoCharacterThatXmlForbids) {
+  Drawing drawing = hung();
+  drawing.waits[0].text = "a\x01\x1b b\n";
+  EXPECT_TRUE(contains(render_svg(drawing), "<title>a?? b\n</title>"));
+}
+
+TEST(Svg, OfAPartKeepsToAWidth) {
+  Drawing drawing = hung();
+  drawing.timeline.ranks[0][0].end = 0.001;
+  const std::string svg = render_svg(drawing);
+  EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1480\"")) << lines(svg)[0];
 }
 
 // ---- HTML
@@ -289,6 +367,24 @@ TEST(Html, PathPointsAtEntriesThatLeadToTheEnd) {
     EXPECT_EQ(run["ranks"][end[0].get<std::size_t>()]["actions"][end[1].get<std::size_t>()][2],
               run["makespan"]);
   }
+}
+
+TEST(Html, HasTheWaitsOfEachRank) {
+  const json run = embedded_data(hung())["runs"][0];
+  EXPECT_EQ(run["ranks"][0]["waits"], json::parse(R"([["0B0", 3, 12, "0B0 waits for <gradients>", true]])"));
+  EXPECT_EQ(run["ranks"][1]["waits"], json::parse(R"([["1F0", 0, 5, "1F0 waited", false]])"));
+  EXPECT_EQ(run["ranks"][1]["unfinished"], json({0}));
+  EXPECT_FALSE(run["ranks"][0].contains("unfinished"));
+}
+
+TEST(Html, SaysNothingOfAPartThatOnlyAWholeRunHas) {
+  const json run = embedded_data(hung())["runs"][0];
+  for (const char* field :
+       {"makespan", "ideal", "bubble_rate_makespan", "bubble_rate_span", "critical_path"}) {
+    EXPECT_FALSE(run.contains(field)) << field;
+  }
+  for (const char* field : {"busy", "memory"}) EXPECT_FALSE(run["ranks"][0].contains(field)) << field;
+  EXPECT_FALSE(embedded_data(draw(k1F1B))["runs"][0]["ranks"][0].contains("waits"));
 }
 
 TEST(Html, IsNotBrokenByNames) {
