@@ -3,8 +3,8 @@
 //   runtime_bench tiny ROUNDS      steps over layers so small that only the pipeline itself takes time
 //   runtime_bench actions ROUNDS   steps over stages that do nothing, by the action
 //   runtime_bench gpt              for each line `SCHEDULE WIDTH STEPS` of the input, steps of a small GPT
-//   runtime_bench handover         for each line `BYTES STEPS` of the input, steps that only hand a message on
-//   runtime_bench recording ROUNDS what recording an action takes, and steps over tiny layers, which do it
+//   runtime_bench handover         for each line `BYTES STEPS` of the input, steps that only hand a message
+//   on runtime_bench recording ROUNDS what recording an action takes, and steps over tiny layers, which do it
 //   runtime_bench idle             the memory of a process that has only loaded libtorch
 //
 // The two that read requests join the world that their environment describes, if any: then each of its
@@ -340,7 +340,8 @@ int main(int argc, char** argv) {
     } else if (command == "idle" && arguments.size() == 1) {
       pipewright::idle();
     } else {
-      std::cerr << "usage: runtime_bench tiny ROUNDS | actions ROUNDS | recording ROUNDS | gpt | handover | idle\n";
+      std::cerr
+          << "usage: runtime_bench tiny ROUNDS | actions ROUNDS | recording ROUNDS | gpt | handover | idle\n";
       return 2;
     }
   } catch (const std::exception& error) {

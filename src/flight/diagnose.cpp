@@ -26,6 +26,7 @@ enum class Blame { Absent, Connection, Idle, Cycle, Runs };
 struct End {
   Blame blame;
   Microseconds since;
+  std::size_t found;  // how many before it
   Culprit culprit;
 };
 
@@ -57,10 +58,9 @@ class Chains {
   }
 
   std::vector<Culprit> culprits() && {
-    std::ranges::stable_sort(ends_, [](const End& a, const End& b) {
-      return std::tuple(a.blame, a.since) < std::tuple(b.blame, b.since);
-    });
+    std::ranges::sort(ends_, {}, [](const End& end) { return std::tuple(end.blame, end.since, end.found); });
     std::vector<Culprit> culprits;
+    culprits.reserve(ends_.size());
     for (End& end : ends_) culprits.push_back(std::move(end.culprit));
     return culprits;
   }
@@ -79,8 +79,23 @@ class Chains {
     if (is_new) {
       path.push_back({node, edges_of(node, edge.step)});
     } else if (found->second) {
-      end(Blame::Cycle, 0, node, "waits for itself by way of the others: a deadlock");
+      end_in_cycle(node, path);
     }
+  }
+
+  /// Where a process as a whole waits for others that wait for its ranks, it is elsewhere in the program than
+  /// they are.
+  void end_in_cycle(const Node& node, const std::vector<Visit>& path) {
+    for (auto visit = std::ranges::find(path, node, &Visit::node); visit != path.end(); ++visit) {
+      const auto& wait = evidence_.process(visit->node.process)->wait;
+      if (visit->node.rank >= 0 || !wait) continue;
+      end(Blame::Cycle, 0, visit->node,
+          "waits for the " + wait->what +
+              " while others wait for it elsewhere: the processes do not make the same calls in the same "
+              "order");
+      return;
+    }
+    end(Blame::Cycle, 0, node, "waits for itself by way of the others: a deadlock");
   }
 
   std::vector<Edge> edges_of(const Node& node, std::int64_t step) {
@@ -207,6 +222,7 @@ class Chains {
   void end(Blame blame, Microseconds since, const Node& node, const std::string& what) {
     ends_.push_back({blame,
                      since,
+                     ends_.size(),
                      {.process = node.process,
                       .replica = node.replica,
                       .rank = node.rank,
@@ -229,10 +245,9 @@ std::string wait_text(const Evidence& evidence, const Node& node, const Recorded
          (evidence.sent(node, waiting) ? ", which has sent them" : "");
 }
 
-std::string wait_text(const Evidence& evidence, const ProcessRecord& record) {
-  return evidence.name({record.process}) + " has waited " +
-         seconds_text(record.written - record.wait->since) + " for the " + record.wait->what + " with " +
-         processes_text(record.wait->among, record.process);
+std::string wait_text(const Evidence& evidence, const ProcessRecord& record, const ProcessWait& wait) {
+  return evidence.name({record.process}) + " has waited " + seconds_text(record.written - wait.since) +
+         " for the " + wait.what + " with " + processes_text(wait.among, record.process);
 }
 
 }  // namespace
@@ -249,8 +264,9 @@ Diagnosis diagnose(const std::vector<ProcessRecord>& records, const std::map<int
     }
   }
   for (const auto& [process, record] : evidence.processes()) {
-    if (!record->wait) continue;
-    diagnosis.waits.push_back(wait_text(evidence, *record));
+    const auto& wait = record->wait;
+    if (!wait) continue;
+    diagnosis.waits.push_back(wait_text(evidence, *record, *wait));
     chains.follow({process});
   }
   for (const int process : std::views::keys(absent)) chains.follow({process});

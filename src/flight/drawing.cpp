@@ -81,7 +81,7 @@ class StepDrawing {
                          .microbatches = world.microbatches};
     for (const Shown& each : shown_) add(each);
     for (const ProcessRecord& record : records_) {
-      if (record.wait) add_process_wait(record);
+      if (record.wait) add_process_wait(record, *record.wait);
     }
     for (auto& rank : drawing_.timeline.ranks) fuse_overlapped(rank);
     return std::move(drawing_);
@@ -137,10 +137,10 @@ class StepDrawing {
   double end_of(const ProcessRecord& record) const { return std::min(end_, milliseconds(record.written)); }
 
   /// In the lanes of its ranks, from where each of them had ended what it did.
-  void add_process_wait(const ProcessRecord& record) {
+  void add_process_wait(const ProcessRecord& record, const ProcessWait& wait) {
     for (const RankRecord& rank : record.ranks) {
       if (rank.replica != replica_) continue;
-      double start = milliseconds(record.wait->since);
+      double start = milliseconds(wait.since);
       for (const TimedAction& timed : drawing_.timeline.ranks[static_cast<std::size_t>(rank.rank)]) {
         start = std::max(start, timed.end);
       }
@@ -151,8 +151,7 @@ class StepDrawing {
                                 .start = start,
                                 .end = end,
                                 .text = "process " + std::to_string(record.process) + " has waited " +
-                                        seconds_text(record.written - record.wait->since) + " for the " +
-                                        record.wait->what,
+                                        seconds_text(record.written - wait.since) + " for the " + wait.what,
                                 .lasts = true});
     }
   }

@@ -48,14 +48,21 @@ std::string text(const json& value, const char* name) {
   return value.get<std::string>();
 }
 
-const json& list(const json& value, const char* name) {
+void check_list(const json& value, const char* name) {
   if (!value.is_array()) fail(std::string(name) + " must be a list");
+}
+
+/// A field that is a list.
+const json& list(const json& object, const char* name) {
+  const json& value = field(object, name);
+  check_list(value, name);
   return value;
 }
 
 std::vector<int> integers(const json& value, const char* name, std::int64_t most) {
   std::vector<int> all;
-  all.reserve(list(value, name).size());
+  check_list(value, name);
+  all.reserve(value.size());
   for (const json& each : value) all.push_back(static_cast<int>(integer(each, name, 0, most)));
   return all;
 }
@@ -73,7 +80,8 @@ bool is_action_of(const ProcessRecord& record, Action action) {
 }
 
 RecordedAction parse_action(const json& fields, const ProcessRecord& of) {
-  if (list(fields, "an action").size() != kFieldsOfAction) fail("an action must have 6 fields");
+  check_list(fields, "an action");
+  if (fields.size() != kFieldsOfAction) fail("an action must have 6 fields");
   RecordedAction recorded;
   std::vector<Action> cell;
   parse_cell(text(fields[0], "an action's name"), cell);
@@ -103,16 +111,16 @@ RankRecord parse_rank(const json& object, const ProcessRecord& of) {
     fail("rank " + std::to_string(rank.rank) + " of replica " + std::to_string(rank.replica) +
          " is not on process " + std::to_string(of.process));
   }
-  for (const json& each : list(field(object, "actions"), "actions")) {
+  for (const json& each : list(object, "actions")) {
     rank.actions.push_back(parse_action(each, of));
   }
   return rank;
 }
 
 void parse_pipeline(const json& document, ProcessRecord& record) {
-  const json& placement = list(field(document, "placement"), "placement");
+  const json& placement = list(document, "placement");
   if (placement.size() > static_cast<std::size_t>(kMaxStages)) fail("there are too many stages");
-  const json& replicas = list(field(document, "process_of"), "process_of");
+  const json& replicas = list(document, "process_of");
   std::size_t ranks = 0;
   for (const json& each : replicas) {
     record.process_of.push_back(integers(each, "process_of", record.processes - 1));
@@ -200,7 +208,7 @@ ProcessRecord parse_record(std::string_view input) {
                               .since = time(field(wait, "since"), "since")};
   }
   std::set<std::pair<int, Rank>> seen;
-  for (const json& rank : list(field(document, "ranks"), "ranks")) {
+  for (const json& rank : list(document, "ranks")) {
     record.ranks.push_back(parse_rank(rank, record));
     if (!seen.emplace(record.ranks.back().replica, record.ranks.back().rank).second) {
       fail("rank " + std::to_string(record.ranks.back().rank) + " is there twice");

@@ -228,6 +228,17 @@ TEST(Diagnose, FindsACycle) {
             (Texts{"rank 0 (process 0) waits for itself by way of the others: a deadlock"}));
 }
 
+TEST(Diagnose, NamesAProcessThatIsElsewhereInTheProgram) {
+  auto world = world_of({{0, 1}});
+  world[0].in_step = false;
+  world[0].wait = ProcessWait{.what = "meeting of all processes", .among = {0, 1}, .since = kNow};
+  world[1].ranks[0].actions = {waiting(make_action(1, Kind::F, 0), 1)};
+  EXPECT_EQ(
+      texts(diagnose(world)),
+      (Texts{"process 0 (rank 0) waits for the meeting of all processes while others wait for it elsewhere: "
+             "the processes do not make the same calls in the same order"}));
+}
+
 TEST(Diagnose, OrdersCulpritsByHowSureTheyAreAndHowLongTheyLast) {
   auto world = world_of({{0, 1, 2, 3, 4, 5, 6, 7}});
   world[0].ranks[0].actions = {running(make_action(0, Kind::F, 1), 40)};
@@ -254,8 +265,7 @@ TEST(Diagnose, CopesWithAChainOverAllRanksThereCanBe) {
     rank.actions = {waiting(make_action(static_cast<Stage>(kMaxRanks) - 1 - rank.rank, Kind::F, 0), 1)};
   }
   world[0].ranks.back().actions = {running(make_action(0, Kind::F, 0), 1)};
-  EXPECT_EQ(texts(diagnose(world)),
-            (Texts{"rank 65535 has been running 0F0 of step 3 for 59 s"}));
+  EXPECT_EQ(texts(diagnose(world)), (Texts{"rank 65535 has been running 0F0 of step 3 for 59 s"}));
 }
 
 TEST(Diagnose, CopesWithAnActionThatHasNoNeighbour) {

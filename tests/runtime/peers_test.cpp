@@ -9,7 +9,7 @@
 namespace pipewright {
 namespace {
 
-using Kind = Peers::Event::Kind;
+using EventKind = Peers::Event::Kind;
 using PeersPtr = std::unique_ptr<Peers>;
 constexpr std::chrono::seconds kSoon{20};
 
@@ -31,7 +31,7 @@ Peers::Event next(Peers& peers) {
   const auto deadline = std::chrono::steady_clock::now() + kSoon;
   while (true) {
     Peers::Event event = peers.next(deadline);
-    if (event.kind != Kind::Woken) return event;
+    if (event.kind != EventKind::Woken) return event;
   }
 }
 
@@ -43,19 +43,17 @@ TEST(WorldPeers, HearEachOtherInOrder) {
     peers->send_all("");
     peers->send_all(large + own);
     std::map<int, std::vector<std::string>> heard;
-    for (int words = 0; words < 9; ++words) {
+    for (int words = 0; words < 9 || !peers->all_sent();) {
       const Peers::Event event = next(*peers);
-      ASSERT_EQ(event.kind, Kind::Word);
+      if (event.kind != EventKind::Word) continue;  // who has heard all goes
       heard[event.from].push_back(event.text);
+      ++words;
     }
     EXPECT_EQ(heard.size(), 3U);
     for (const auto& [from, texts] : heard) {
       const std::string other = std::to_string(from);
       EXPECT_TRUE(texts == (std::vector<std::string>{other, "", large + other})) << from;
     }
-    // Nobody goes before all have heard all.
-    peers->send_all("heard");
-    for (int words = 0; words < 3; ++words) EXPECT_EQ(next(*peers).text, "heard");
   });
 }
 
@@ -66,12 +64,15 @@ TEST(WorldPeers, NoticeWhoGoesAfterItsLastWord) {
       peers.reset();
       return;
     }
-    const Peers::Event word = next(*peers);
-    EXPECT_EQ(word.kind, Kind::Word);
+    const auto next_of_1 = [&] {
+      Peers::Event event = next(*peers);
+      while (event.from != 1) event = next(*peers);  // the third one may be gone, too
+      return event;
+    };
+    const Peers::Event word = next_of_1();
+    EXPECT_EQ(word.kind, EventKind::Word);
     EXPECT_EQ(word.text, "last words");
-    const Peers::Event gone = next(*peers);
-    EXPECT_EQ(gone.kind, Kind::Gone);
-    EXPECT_EQ(gone.from, 1);
+    EXPECT_EQ(next_of_1().kind, EventKind::Gone);
     peers->send(1, "to nobody");
     EXPECT_TRUE(peers->all_sent());
   });
@@ -93,12 +94,16 @@ TEST(WorldPeers, DoNotWaitForOneThatDoesNotRead) {
 
 TEST(WorldPeers, AreLateWhereNothingComes) {
   expect_among(2, [&](const PeersPtr& peers) {
+    if (peers->rank() == 1) {
+      EXPECT_EQ(next(*peers).text, "done");
+      return;
+    }
     const auto start = std::chrono::steady_clock::now();
-    EXPECT_EQ(peers->next(start + std::chrono::milliseconds(50)).kind, Kind::Late);
+    EXPECT_EQ(peers->next(start + std::chrono::milliseconds(50)).kind, EventKind::Late);
     peers->wake();
-    EXPECT_EQ(peers->next(std::nullopt).kind, Kind::Woken);
+    EXPECT_EQ(peers->next(std::nullopt).kind, EventKind::Woken);
     peers->send_all("done");
-    EXPECT_EQ(next(*peers).text, "done");
+    EXPECT_EQ(next(*peers).kind, EventKind::Gone);
   });
 }
 
@@ -113,7 +118,7 @@ TEST(WorldPeers, TakeNobodyWhoDoesNotKnowTheToken) {
     EXPECT_TRUE(stranger.open());
     const std::string hello(200, '1');
     EXPECT_GT(send(stranger.descriptor(), hello.data(), hello.size(), MSG_NOSIGNAL), 0);
-    store.set("intruded", {1});
+    store.set("intruded", std::vector<std::uint8_t>{1});
   };
   const auto store = c10::make_intrusive<c10d::HashStore>();
   // Rank 0 listens, and the stranger comes before rank 1 does.
@@ -128,7 +133,7 @@ TEST(WorldPeers, TakeNobodyWhoDoesNotKnowTheToken) {
                                       store->wait({"intruded"});
                                       Peers peers(*store, 1, 2, "127.0.0.1", kSoon);
                                       peers.send(0, "the real one");
-                                      EXPECT_EQ(next(peers).kind, Kind::Gone);
+                                      EXPECT_EQ(next(peers).kind, EventKind::Gone);
                                     }});
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }

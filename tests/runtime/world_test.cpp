@@ -216,7 +216,8 @@ TEST(WorldsFailure, OfAProcessThatDoesNotStepIsATimeout) {
   expect_everywhere(
       errors,
       "no activations of stage 0 (rank 0) to stage 1 (rank 1) for microbatch 0 within 500 ms; rank 0 in "
-      "process 0 has not sent them; process 0 (rank 0) waits for itself");
+      "process 0 has not sent them; process 0 (rank 0) waits for the meeting of all processes while others "
+      "wait for it elsewhere");
 }
 
 TEST(WorldsFailure, OfAProcessThatLeavesIsNoticed) {

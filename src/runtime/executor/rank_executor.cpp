@@ -156,7 +156,7 @@ void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
 
 template <typename Run>
 void RankExecutor::guarded(std::size_t at, Run run) {
-  Recorded recorded(*this, at);  // until what goes wrong has been reported
+  const Recorded recorded(*this, at);  // until what goes wrong has been reported
   try {
     run();
   } catch (const Stopped&) {

@@ -44,7 +44,7 @@ std::filesystem::path write_record(const ProcessRecord& record,
                                    const std::filesystem::path& directory) noexcept {
   try {
     std::filesystem::create_directories(directory);
-    std::filesystem::path path = directory / ("flight." + std::to_string(record.process) + ".json");
+    const std::filesystem::path path = directory / ("flight." + std::to_string(record.process) + ".json");
     std::ofstream file(path, std::ios::binary);
     file << to_json(record) << std::flush;
     return file ? path : std::filesystem::path();

@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kAnswer{1500};
 /// After that, with some more for the way, whoever was to judge is not waited for any more.
 constexpr std::chrono::milliseconds kVerdict{1800};
 constexpr std::chrono::seconds kSettle{5};
-constexpr std::chrono::milliseconds kLeaveTogether{10'000};
+constexpr std::chrono::milliseconds kGoodbye{10'000};
 constexpr std::chrono::milliseconds kLastWord{500};
 
 constexpr const char* kSilent = "does not answer: it is stopped, or cannot be reached";
@@ -120,7 +120,7 @@ void FailureWatch::on_woken() {
   }
   if (noticed && !judge_) ask();
   if (!leave || end_) return;
-  end_ = SteadyClock::now() + (over() ? kLastWord : kLeaveTogether);
+  end_ = SteadyClock::now() + (over() ? kLastWord : kGoodbye);
   peers_->send_all(dump({{"goodbye", true}}));
 }
 
@@ -196,7 +196,7 @@ void FailureWatch::on_late() {
       if (process != peers_->rank() && !answers_.contains(process)) absent_.emplace(process, kSilent);
     }
     judge_if_complete();
-  } else {
+  } else if (judge_) {
     // Who was to judge does not: it is what others will find, too.
     absent_.emplace(*judge_, kSilent);
     ask();

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 namespace pipewright {
 
@@ -49,7 +50,9 @@ Extent extent_of(const Drawing& drawing) {
 std::vector<std::vector<const Wait*>> waits_by_rank(const Drawing& drawing) {
   std::vector<std::vector<const Wait*>> ranks(drawing.timeline.ranks.size());
   for (const Wait& wait : drawing.waits) ranks[static_cast<std::size_t>(wait.rank)].push_back(&wait);
-  for (auto& waits : ranks) std::ranges::stable_sort(waits, {}, &Wait::start);
+  for (auto& waits : ranks) {
+    std::ranges::sort(waits, {}, [](const Wait* wait) { return std::pair(wait->start, wait); });
+  }
   return ranks;
 }
 
