@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+/// Takes its arguments from the stack and leaves its result there.
+using NumberOperator = void (*)(std::vector<c10::IValue>& stack);
+
+/// Python's operators on sizes, as graphs name them: `_operator.mul`, `torch.sym_max`. Null for others.
+NumberOperator find_number_operator(const std::string& name);
+
+}  // namespace pipewright
