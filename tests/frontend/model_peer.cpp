@@ -1,7 +1,7 @@
-// Runs an exported model: model_peer FOLDER, for each folder that a line of the input names. There are
-// model.pt2 and inputs.pt, a list of tensors; outputs.pt gets a list of the outputs, gradients.pt and
-// buffers.pt dictionaries by name. The gradients are those of the sum of all outputs, each with weights that
-// both sides know.
+// Runs exported models: for each line `STAGES FOLDER` of the input one. In the folder are model.pt2 and
+// inputs.pt, a list of tensors; outputs.pt gets a list of the outputs, gradients.pt and buffers.pt
+// dictionaries by name. The gradients are those of the sum of all outputs, each with weights that both sides
+// know. With 0 stages it is run as it is, otherwise as a pipeline of so many stages, cut anywhere.
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/api/include/torch/serialize.h>
@@ -12,6 +12,9 @@
 
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/graph_module.h"
+#include "pipewright/frontend/partition.h"
+#include "pipewright/runtime/pipeline.h"
+#include "pipewright/schedule/generate.h"
 
 namespace pipewright {
 namespace {
@@ -26,36 +29,78 @@ void write(const std::string& path, const c10::IValue& value) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-using Tensors = c10::Dict<std::string, at::Tensor>;
-
-void run(const std::string& folder) {
-  torch::manual_seed(1);
-  const ExportedModel model(folder + "/model.pt2");
-  GraphModule module(model.graph(), model.load(model.graph()));
-  Values inputs;
-  const c10::IValue brought = read(folder + "/inputs.pt");
-  for (const c10::IValue& input : brought.toListRef()) inputs.push_back(input.toTensor());
-  const Values outputs = module.forward(inputs);
-  at::Tensor sum;
+/// Without a gradient where no output has one.
+at::Tensor weighted_sum(const Values& outputs) {
+  at::Tensor sum = torch::zeros({});
   for (const at::Tensor& output : outputs) {
     if (!output.requires_grad()) continue;
     const at::Tensor weights =
         torch::linspace(0.5, 1.5, output.numel(), output.options().dtype(at::kFloat).requires_grad(false));
-    const at::Tensor part = (output.to(at::kFloat).reshape({-1}) * weights).sum();
-    sum = sum.defined() ? sum + part : part;
+    sum = sum + (output.to(at::kFloat).reshape({-1}) * weights).sum();
   }
-  if (sum.defined()) sum.backward();
-  c10::List<at::Tensor> given;
-  for (const at::Tensor& output : outputs) given.push_back(output.detach());
-  write(folder + "/outputs.pt", given);
-  Tensors gradients;
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().grad().defined()) gradients.insert(item.key(), item.value().grad());
+  return sum;
+}
+
+struct Result {
+  c10::List<at::Tensor> outputs;
+  c10::Dict<std::string, at::Tensor> gradients;
+  c10::Dict<std::string, at::Tensor> buffers;
+
+  void add(const torch::nn::Module& module) const {
+    for (const auto& item : module.named_parameters()) {
+      if (item.value().grad().defined()) gradients.insert(item.key(), item.value().grad());
+    }
+    for (const auto& item : module.named_buffers()) buffers.insert(item.key(), item.value().clone());
   }
-  write(folder + "/gradients.pt", gradients);
-  Tensors buffers;
-  for (const auto& item : module.named_buffers()) buffers.insert(item.key(), item.value().clone());
-  write(folder + "/buffers.pt", buffers);
+};
+
+Result run_whole(const ExportedModel& model, const Values& inputs) {
+  GraphModule module(model.graph(), model.load(model.graph()));
+  const Values outputs = module.forward(inputs);
+  const at::Tensor sum = weighted_sum(outputs);
+  if (sum.requires_grad()) sum.backward();
+  Result result;
+  for (const at::Tensor& output : outputs) result.outputs.push_back(output.detach());
+  result.add(module);
+  return result;
+}
+
+Result run_stages(const ExportedModel& model, const Values& inputs, std::size_t stages) {
+  const Graph& graph = model.graph();
+  stages = std::min(stages, graph.nodes.size());
+  std::vector<std::size_t> cuts;
+  for (std::size_t stage = 1; stage < stages; ++stage) cuts.push_back(stage * graph.nodes.size() / stages);
+  const PartitionedGraph parts = partition(graph, cuts);
+  const auto build = [&](Stage stage) {
+    const Graph& part = parts.stages[static_cast<std::size_t>(stage)];
+    StageModel built(std::make_shared<GraphModule>(part, model.load(part)));
+    built.global_name = [](const std::string& name) { return name; };
+    return built;
+  };
+  const auto loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); };
+  PipelineOptions options{.loss = loss, .tied = parts.tied, .timeout = std::chrono::seconds(30)};
+  options.threads_per_rank = 1;
+  const auto ranks = static_cast<Rank>(stages);
+  Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}), build, options);
+  Batch batch;
+  batch.microbatches = {{inputs, {}, {}}};
+  const StepResult step = pipeline.step(batch, {.outputs = true});
+  Result result;
+  for (const at::Tensor& output : step.outputs) result.outputs.push_back(output);
+  for (Stage stage = 0; stage < ranks; ++stage) result.add(*pipeline.stage(stage).module);
+  return result;
+}
+
+void run(std::size_t stages, const std::string& folder) {
+  torch::manual_seed(1);
+  const ExportedModel model(folder + "/model.pt2");
+  Values inputs;
+  const c10::IValue brought = read(folder + "/inputs.pt");
+  for (const c10::IValue& input : brought.toListRef()) inputs.push_back(input.toTensor());
+  const Result result = stages == 0 ? run_whole(model, inputs) : run_stages(model, inputs, stages);
+  write(folder + "/outputs.pt", result.outputs);
+  write(folder + "/gradients.pt", result.gradients);
+  write(folder + "/buffers.pt", result.buffers);
 }
 
 }  // namespace
@@ -63,9 +108,10 @@ void run(const std::string& folder) {
 
 int main() {
   at::set_num_threads(1);
-  for (std::string folder; std::getline(std::cin, folder);) {
+  std::size_t stages = 0;
+  for (std::string folder; std::cin >> stages && std::getline(std::cin >> std::ws, folder);) {
     try {
-      pipewright::run(folder);
+      pipewright::run(stages, folder);
       std::cout << "done" << std::endl;
     } catch (const c10::Error& error) {
       std::cout << "error " << error.what_without_backtrace() << std::endl;

@@ -71,10 +71,15 @@ struct Graph {
   /// By the names in the whole model. Several names may be of one tensor.
   std::map<std::string, ValueId> parameters;
   std::map<std::string, ValueId> buffers;
+  /// Buffers of other parts of the model that are read here, too.
+  std::map<std::string, ValueId> borrowed_buffers;
   std::map<ValueId, at::Tensor> constants;
   /// Buffers that get a new value with each call: by name, the value that it is.
   std::map<std::string, ValueId> updated_buffers;
 };
+
+/// Between a parameter's name and the stage, in the name of a copy of it there.
+inline constexpr char kCopy = '@';
 
 /// A line a node, as people read it.
 std::string to_text(const Graph& graph);

@@ -25,11 +25,11 @@ class GraphText {
   explicit GraphText(const Graph& graph) : graph_(graph) {}
 
   std::string write() {
+    const std::string root;
     const std::string* module = nullptr;
     write_ports("inputs", graph_.inputs);
     for (const GraphNode& node : graph_.nodes) {
-      static const std::string kRoot;
-      const std::string* own = node.modules.empty() ? &kRoot : &node.modules.back();
+      const std::string* own = node.modules.empty() ? &root : &node.modules.back();
       if (!module || *module != *own) out_ << "# " << (own->empty() ? "the model" : *own) << '\n';
       module = own;
       write_node(node);
@@ -116,7 +116,7 @@ void check(const Graph& graph) {
     }
   };
   std::set<ValueId> state;  // several names may be of one value
-  for (const auto* named : {&graph.parameters, &graph.buffers}) {
+  for (const auto* named : {&graph.parameters, &graph.buffers, &graph.borrowed_buffers}) {
     for (const auto& [name, value] : *named) {
       if (state.insert(value).second) give(value, name);
     }

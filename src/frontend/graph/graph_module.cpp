@@ -1,7 +1,7 @@
 #include "pipewright/frontend/graph_module.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <set>
 #include <utility>
@@ -24,6 +24,12 @@ torch::nn::Module& child(torch::nn::Module& parent, const std::string& path) {
   return child(next, dot == std::string::npos ? "" : path.substr(dot + 1));
 }
 
+const at::Tensor& tensor_of(const std::string& name, const std::map<std::string, at::Tensor>& state) {
+  const auto found = state.find(name);
+  if (found == state.end()) throw Error("there is no tensor for '" + name + "'");
+  return found->second;
+}
+
 }  // namespace
 
 GraphModule::GraphModule(Graph graph, const std::map<std::string, at::Tensor>& state)
@@ -32,6 +38,8 @@ GraphModule::GraphModule(Graph graph, const std::map<std::string, at::Tensor>& s
   program_ = std::make_unique<GraphProgram>(graph_);
   bind(graph_.parameters, state, /*parameters=*/true);
   bind(graph_.buffers, state, /*parameters=*/false);
+  for (const auto& [name, value] : graph_.borrowed_buffers)
+    bound_.push_back({value, tensor_of(name, state), false});
 }
 
 GraphModule::~GraphModule() = default;
@@ -40,9 +48,7 @@ void GraphModule::bind(const std::map<std::string, ValueId>& names,
                        const std::map<std::string, at::Tensor>& state, bool parameters) {
   std::set<ValueId> seen;
   for (const auto& [name, value] : names) {
-    const auto found = state.find(name);
-    if (found == state.end()) throw Error("there is no tensor for '" + name + "'");
-    const at::Tensor& tensor = found->second;
+    const at::Tensor& tensor = tensor_of(name, state);
     const std::size_t dot = name.rfind('.');
     torch::nn::Module& owner = child(*this, dot == std::string::npos ? "" : name.substr(0, dot));
     const std::string own = dot == std::string::npos ? name : name.substr(dot + 1);
@@ -81,7 +87,7 @@ Values GraphModule::forward(const Values& inputs) {
     const auto* value = std::get_if<ValueId>(&port.is);
     if (!value) continue;
     const c10::IValue& output = slots[static_cast<std::size_t>(*value)];
-    outputs.push_back(output.isTensor() ? output.toTensor() : at::scalar_tensor(output.toScalar()));
+    outputs.push_back(output.isTensor() ? output.toTensor() : c10::scalar_to_tensor(output.toScalar()));
   }
   const at::AutoGradMode no_grad(false);
   for (auto& [buffer, value] : updates_) buffer.copy_(slots[static_cast<std::size_t>(value)].toTensor());

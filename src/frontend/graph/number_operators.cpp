@@ -81,7 +81,7 @@ void to_double(Stack& stack) { stack.assign(1, as_double(stack.at(0))); }
 }  // namespace
 
 NumberOperator find_number_operator(const std::string& name) {
-  static const std::map<std::string, NumberOperator> kOperators = {
+  static const std::map<std::string, NumberOperator> operators = {
       {"_operator.add", [](Stack& stack) { apply(stack, [](auto a, auto b) { return a + b; }); }},
       {"_operator.sub", [](Stack& stack) { apply(stack, [](auto a, auto b) { return a - b; }); }},
       {"_operator.mul", [](Stack& stack) { apply(stack, [](auto a, auto b) { return a * b; }); }},
@@ -109,6 +109,7 @@ NumberOperator find_number_operator(const std::string& name) {
       {"_operator.or_", [](Stack& stack) { stack.assign(1, stack.at(0).toBool() || stack.at(1).toBool()); }},
       {"torch.sym_max", [](Stack& stack) { apply(stack, [](auto a, auto b) { return std::max(a, b); }); }},
       {"torch.sym_min", [](Stack& stack) { apply(stack, [](auto a, auto b) { return std::min(a, b); }); }},
+      {kNumberOf, [](Stack& stack) { stack.assign(1, c10::IValue(stack.at(0).toTensor().item())); }},
       {"torch.sym_not", negate_boolean},
       {"torch.sym_ite", choose},
       {"torch.sym_float", to_double},
@@ -116,8 +117,8 @@ NumberOperator find_number_operator(const std::string& name) {
       {"math.trunc", [](Stack& stack) { round(stack, [](double x) { return std::trunc(x); }); }},
       {"math.floor", [](Stack& stack) { round(stack, [](double x) { return std::floor(x); }); }},
       {"math.ceil", [](Stack& stack) { round(stack, [](double x) { return std::ceil(x); }); }}};
-  const auto found = kOperators.find(name);
-  return found == kOperators.end() ? nullptr : found->second;
+  const auto found = operators.find(name);
+  return found == operators.end() ? nullptr : found->second;
 }
 
 }  // namespace pipewright

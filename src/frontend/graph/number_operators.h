@@ -10,6 +10,9 @@ namespace pipewright {
 /// Takes its arguments from the stack and leaves its result there.
 using NumberOperator = void (*)(std::vector<c10::IValue>& stack);
 
+/// The number that a tensor holds, for numbers that go from stage to stage.
+inline constexpr const char* kNumberOf = "pipewright.number_of";
+
 /// Python's operators on sizes, as graphs name them: `_operator.mul`, `torch.sym_max`. Null for others.
 NumberOperator find_number_operator(const std::string& name);
 

@@ -71,7 +71,7 @@ c10::IValue coerced(const c10::IValue& constant, const c10::Argument& argument) 
 
 template <typename Item, typename Convert>
 c10::List<Item> list_of(const IValues& items, Convert convert) {
-  c10::List<Item> list;
+  const c10::List<Item> list;
   list.reserve(items.size());
   for (const c10::IValue& item : items) list.push_back(convert(item));
   return list;
@@ -120,8 +120,8 @@ std::vector<GraphProgram::ArgumentLoad> GraphProgram::loads_of(const GraphNode& 
   for (std::size_t at = 0; at < wanted.size(); ++at) {
     if (at < node.arguments.size()) {
       loads.push_back(load_of(node.arguments[at], wanted[at]));
-    } else if (wanted[at].default_value()) {
-      loads.emplace_back(Load{.constant = *wanted[at].default_value()});
+    } else if (const auto& given = wanted[at].default_value()) {
+      loads.emplace_back(Load{.constant = *given});
     } else {
       throw Error(node.op + " lacks its argument '" + wanted[at].name() + "'");
     }
@@ -247,6 +247,7 @@ void GraphProgram::run(IValues& slots) const {
   for (const Region& region : regions_) {
     const at::AutoGradMode grad(region.modes.grad.value_or(at::GradMode::is_enabled()));
     std::vector<std::unique_ptr<AutocastScope>> autocast;
+    autocast.reserve(region.modes.autocast.size());
     for (const NodeModes::Autocast& each : region.modes.autocast) {
       autocast.push_back(std::make_unique<AutocastScope>(each));
     }

@@ -82,9 +82,9 @@ class ExportedModel::Impl {
   std::map<std::string, at::Tensor> load(const Graph& of) const {
     std::map<std::string, at::Tensor> state;
     Tensors tensors;
-    for (const auto* names : {&of.parameters, &of.buffers}) {
+    for (const auto* names : {&of.parameters, &of.buffers, &of.borrowed_buffers}) {
       for (const auto& [name, value] : *names) {
-        const auto entry = weights_.find(name);
+        const auto entry = weights_.find(name.substr(0, name.find(kCopy)));
         if (entry == weights_.end()) throw Error("it has no tensor '" + name + "'");
         state[name] = tensor_of(name, *entry, kWeights, tensors);
       }

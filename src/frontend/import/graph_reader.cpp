@@ -102,7 +102,6 @@ class GraphReader {
       if (next == names.size()) throw ParseError("it has more inputs than the model takes");
       return names[next++];
     };
-    std::map<std::string, ValueId> of_tensor;
     for (const Json& spec : specs) {
       const auto [kind, what] = only_field(spec);
       if (kind == "parameter") {
@@ -260,6 +259,7 @@ class GraphReader {
       add_output_names(output, names);
     }
     std::vector<ValueId> values;
+    values.reserve(names.size());
     for (const std::string& name : names) values.push_back(name.empty() ? -1 : give(name));
     return values;
   }
@@ -283,8 +283,8 @@ class GraphReader {
       if (const auto found = given.find(each.name()); found != given.end()) {
         arguments.push_back(std::move(found->second));
         given.erase(found);
-      } else if (each.default_value()) {
-        arguments.push_back({*each.default_value()});
+      } else if (const auto& standard = each.default_value()) {
+        arguments.push_back({*standard});
       } else {
         throw ParseError(node.op + " lacks its argument '" + each.name() + "'");
       }
@@ -346,7 +346,8 @@ class GraphReader {
     for (const auto& [list, item] :
          {std::pair("as_ints", "as_int"), {"as_floats", "as_float"}, {"as_bools", "as_bool"}}) {
       if (type != list) continue;
-      return list_of(what, [item = item](const Json& each) -> ListItem { return constant_of(item, each); });
+      const std::string kind = item;
+      return list_of(what, [&kind](const Json& each) -> ListItem { return constant_of(kind, each); });
     }
     return {constant_of(type, what)};
   }

@@ -1,0 +1,311 @@
+#include "pipewright/frontend/partition.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "frontend/graph/number_operators.h"
+#include "frontend/graph/uses.h"
+#include "frontend/partition/aliases.h"
+#include "pipewright/base/error.h"
+
+namespace pipewright {
+namespace {
+
+bool gives_number(const GraphNode& node) {
+  if (find_number_operator(node.op)) return true;
+  const auto op = c10::Dispatcher::singleton().findSchema({node.op, node.overload});
+  if (!op || op->schema().returns().empty()) return false;
+  switch (op->schema().returns().front().type()->kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::NumberType: return true;
+    default: return false;
+  }
+}
+
+/// `blocks.0` for `blocks.0.norm.weight`, of whose module that is.
+bool is_in(const std::string& name, const std::string& module) {
+  return module.empty() || name == module || name.starts_with(module + ".");
+}
+
+class Partitioner {
+ public:
+  Partitioner(const Graph& graph, const std::vector<std::size_t>& cuts)
+      : graph_(graph), cuts_(cuts), given_(graph.values.size(), -1), needed_(graph.values.size(), -1) {
+    std::size_t before = 0;
+    for (const std::size_t cut : cuts) {
+      if (cut <= before || cut >= graph.nodes.size()) {
+        throw ArgumentError("a cut at node " + std::to_string(cut) + " leaves a stage without nodes");
+      }
+      before = cut;
+    }
+    find_stages();
+    check_writes();
+    for (const auto& [name, value] : graph.parameters) parameter_names_[value].push_back(name);
+    for (const auto& [value, names] : parameter_names_) assign_names(value, names);
+  }
+
+  PartitionedGraph partition() {
+    PartitionedGraph parts;
+    for (int stage = 0; stage < stage_count(); ++stage) parts.stages.push_back(make_stage(stage));
+    parts.tied = std::move(tied_);
+    return parts;
+  }
+
+ private:
+  int stage_count() const { return static_cast<int>(cuts_.size()) + 1; }
+  std::size_t first_node(int stage) const {
+    return stage == 0 ? 0 : cuts_[static_cast<std::size_t>(stage) - 1];
+  }
+  std::size_t end_node(int stage) const {
+    return stage + 1 == stage_count() ? graph_.nodes.size() : cuts_[static_cast<std::size_t>(stage)];
+  }
+  template <typename Visit>
+  void for_each_node(Visit visit) const {
+    for (int stage = 0; stage < stage_count(); ++stage) {
+      for (std::size_t at = first_node(stage); at < end_node(stage); ++at) visit(graph_.nodes[at], stage);
+    }
+  }
+  static std::size_t index(ValueId value) { return static_cast<std::size_t>(value); }
+
+  /// Where each value is given, and where it is needed last.
+  void find_stages() {
+    for (const Graph::Port& port : graph_.inputs) {
+      if (const auto* value = std::get_if<ValueId>(&port.is)) given_[index(*value)] = 0;
+    }
+    for_each_node([this](const GraphNode& node, int stage) {
+      for_each_use(node, [&](ValueId value) {
+        needed_[index(value)] = stage;
+        users_[value].insert(stage);
+      });
+      for (const auto& output : node.outputs) {
+        for (const ValueId value : output) {
+          if (value < 0) continue;
+          given_[index(value)] = stage;
+          if (gives_number(node)) numbers_.insert(value);
+        }
+      }
+    });
+    for (const Graph::Port& port : graph_.outputs) {
+      const auto* value = std::get_if<ValueId>(&port.is);
+      if (value && given_[index(*value)] >= 0) needed_[index(*value)] = stage_count() - 1;
+    }
+  }
+
+  /// Values that share memory do not any more when several of them go to another stage. That must not matter:
+  /// none is written to there.
+  void check_writes() const {
+    const Aliases aliases(graph_);
+    for (const Aliases::Written& written : aliases.written()) {
+      for (int stage = 1; stage < stage_count(); ++stage) {
+        if (*written.writers.rbegin() < first_node(stage)) continue;
+        std::vector<ValueId> come;
+        for (const ValueId value : written.values) {
+          const bool crosses =
+              given_[index(value)] >= 0 && given_[index(value)] < stage && needed_[index(value)] >= stage;
+          const bool is_state =
+              given_[index(value)] < 0 && needed_[index(value)] >= stage && first_user(value) < stage;
+          if (crosses || is_state) come.push_back(value);
+        }
+        if (come.size() < 2 && (come.empty() || given_[index(come[0])] >= 0)) continue;
+        throw ArgumentError(
+            "a stage cannot begin at node " + std::to_string(first_node(stage)) + ": '" +
+            graph_.values[index(come.front())] + "' and '" + graph_.values[index(come.back())] +
+            "' share memory on both sides of it, which is written to behind it; cut elsewhere");
+      }
+    }
+  }
+
+  int first_user(ValueId value) const {
+    const auto found = users_.find(value);
+    return found == users_.end() || found->second.empty() ? stage_count() : *found->second.begin();
+  }
+
+  /// What goes from a stage to the next.
+  std::vector<ValueId> boundary_after(int stage) const {
+    std::vector<ValueId> values;
+    for (std::size_t value = 0; value < given_.size(); ++value) {
+      if (given_[value] >= 0 && given_[value] <= stage && needed_[value] > stage) {
+        values.push_back(static_cast<ValueId>(value));
+      }
+    }
+    return values;
+  }
+
+  /// Gives each stage that uses a parameter a name of its own for it, if there are several.
+  void assign_names(ValueId value, std::vector<std::string> names) {
+    std::vector<std::string> used;
+    const std::set<int>& stages = users_[value];
+    for (const int stage : stages) {
+      if (stages.size() == 1) {
+        names_[{value, stage}] = names;
+        return;
+      }
+      const auto own = std::ranges::find_if(
+          names, [&](const std::string& name) { return is_used_in(name, value, stage); });
+      const auto chosen = own != names.end() ? own : names.begin();
+      if (chosen == names.end()) {
+        used.push_back(parameter_names_[value].front() + kCopy + std::to_string(stage));
+        names_[{value, stage}] = {used.back()};
+        continue;
+      }
+      names_[{value, stage}] = {*chosen};
+      used.push_back(*chosen);
+      names.erase(chosen);
+    }
+    if (used.size() > 1) tied_.push_back(used);
+  }
+
+  /// Whether the module that the name says uses the parameter on that stage.
+  bool is_used_in(const std::string& name, ValueId value, int stage) const {
+    const std::string module = name.substr(0, std::min(name.rfind('.'), name.size()));
+    for (std::size_t at = first_node(stage); at < end_node(stage); ++at) {
+      const GraphNode& node = graph_.nodes[at];
+      bool uses = false;
+      for_each_use(node, [&](ValueId each) { uses |= each == value; });
+      if (uses && std::ranges::count(node.modules, module) > 0) return true;
+    }
+    return false;
+  }
+
+  Graph make_stage(int stage) {
+    Graph part;
+    std::map<ValueId, ValueId> local;
+    const auto add = [&](ValueId value) {
+      part.values.push_back(graph_.values[index(value)]);
+      return local[value] = static_cast<ValueId>(part.values.size()) - 1;
+    };
+    add_state(stage, part, add);
+    if (stage == 0) {
+      for (const Graph::Port& port : graph_.inputs) {
+        const auto* value = std::get_if<ValueId>(&port.is);
+        part.inputs.push_back({port.name, value ? decltype(port.is)(add(*value)) : port.is});
+      }
+    } else {
+      for (const ValueId value : boundary_after(stage - 1)) add_input(value, part, add);
+    }
+    for (std::size_t at = first_node(stage); at < end_node(stage); ++at) {
+      part.nodes.push_back(renamed(graph_.nodes[at], local, add));
+    }
+    if (stage + 1 == stage_count()) {
+      for (const Graph::Port& port : graph_.outputs) {
+        const auto* value = std::get_if<ValueId>(&port.is);
+        part.outputs.push_back({port.name, value ? decltype(port.is)(local.at(*value)) : port.is});
+      }
+    } else {
+      for (const ValueId value : boundary_after(stage)) {
+        part.outputs.push_back({graph_.values[index(value)], local.at(value)});
+      }
+    }
+    for (const auto& [name, value] : graph_.updated_buffers) {
+      if (given_[index(value)] == stage) part.updated_buffers[name] = local.at(value);
+    }
+    return part;
+  }
+
+  template <typename Add>
+  void add_state(int stage, Graph& part, Add add) {
+    for (const auto& [value, names] : parameter_names_) {
+      const auto own = names_.find({value, stage});
+      if (own == names_.end()) continue;
+      const ValueId id = add(value);
+      for (const std::string& name : own->second) part.parameters[name] = id;
+    }
+    for (const auto& [name, value] : graph_.buffers) {
+      const std::set<int>& stages = users_[value];
+      const auto update = graph_.updated_buffers.find(name);
+      const int home = update != graph_.updated_buffers.end() ? given_[index(update->second)]
+                       : stages.empty()                       ? 0
+                                                              : *stages.begin();
+      if (stage != home && !stages.contains(stage)) continue;
+      (stage == home ? part.buffers : part.borrowed_buffers)[name] = add(value);
+    }
+    for (const auto& [value, tensor] : graph_.constants) {
+      if (users_[value].contains(stage)) part.constants[add(value)] = tensor;
+    }
+  }
+
+  /// What comes from the stage before: a tensor, from which a number is taken where it was one.
+  template <typename Add>
+  void add_input(ValueId value, Graph& part, Add add) {
+    const std::string& name = graph_.values[index(value)];
+    if (!numbers_.contains(value)) {
+      part.inputs.push_back({name, add(value)});
+      return;
+    }
+    part.values.push_back(name + ".tensor");
+    const auto tensor = static_cast<ValueId>(part.values.size()) - 1;
+    part.inputs.push_back({name, tensor});
+    GraphNode number;
+    number.op = kNumberOf;
+    number.arguments = {{tensor}};
+    number.outputs = {{add(value)}};
+    part.nodes.push_back(std::move(number));
+  }
+
+  template <typename Add>
+  static GraphNode renamed(GraphNode node, const std::map<ValueId, ValueId>& local, Add add) {
+    for (Argument& argument : node.arguments) {
+      if (auto* value = std::get_if<ValueId>(&argument.is)) *value = local.at(*value);
+      if (auto* list = std::get_if<Argument::List>(&argument.is)) {
+        for (auto& item : list->items) {
+          if (auto* value = std::get_if<ValueId>(&item)) *value = local.at(*value);
+        }
+      }
+    }
+    for (auto& output : node.outputs) {
+      for (ValueId& value : output) {
+        if (value >= 0) value = add(value);
+      }
+    }
+    return node;
+  }
+
+  const Graph& graph_;
+  const std::vector<std::size_t>& cuts_;
+  std::vector<int> given_;   // by value: the stage; −1 for state
+  std::vector<int> needed_;  // likewise, the last
+  std::map<ValueId, std::set<int>> users_;
+  std::set<ValueId> numbers_;
+  std::map<ValueId, std::vector<std::string>> parameter_names_;
+  std::map<std::pair<ValueId, int>, std::vector<std::string>> names_;  // by the stage, too
+  std::vector<std::vector<std::string>> tied_;
+};
+
+/// The first and the last node of a module.
+std::pair<std::size_t, std::size_t> nodes_of(const Graph& graph, const std::string& module) {
+  std::optional<std::pair<std::size_t, std::size_t>> found;
+  std::set<std::string> modules;
+  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+    const std::vector<std::string>& own = graph.nodes[at].modules;
+    modules.insert(own.begin(), own.end());
+    if (std::ranges::none_of(own, [&](const std::string& each) { return is_in(each, module); })) continue;
+    if (!found) found.emplace(at, at);
+    found->second = at;
+  }
+  if (found) return *found;
+  std::string known;
+  for (const std::string& each : modules) known += each.empty() ? "" : " " + each;
+  throw ArgumentError("the model has no module '" + module + "' that computes something; there are" + known);
+}
+
+}  // namespace
+
+PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts) {
+  return Partitioner(graph, cuts).partition();
+}
+
+std::size_t cut_before(const Graph& graph, const std::string& module) {
+  return nodes_of(graph, module).first;
+}
+std::size_t cut_after(const Graph& graph, const std::string& module) {
+  return nodes_of(graph, module).second + 1;
+}
+
+}  // namespace pipewright
