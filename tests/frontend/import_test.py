@@ -38,13 +38,14 @@ def run_in_python(model, inputs):
     return outputs
 
 
-def run_and_compare(name, stages, peer, tmp_path):
+def run_and_compare(name, cuts, peer, tmp_path):
+    stages = cuts if isinstance(cuts, int) else 2
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, inputs, dynamic = MODELS[name]()
     torch.export.save(torch.export.export(model, inputs, dynamic_shapes=dynamic or None), tmp_path / "model.pt2")
     torch.save(torch.utils._pytree.tree_leaves(inputs), tmp_path / "inputs.pt")
-    peer.stdin.write(f"{stages} {tmp_path}\n")
+    peer.stdin.write(f"{cuts} {tmp_path}\n")
     peer.stdin.flush()
     answer = peer.stdout.readline()
     if stages > 1 and name in WRITES_IN_PLACE and "share memory on both sides" in answer:
@@ -79,3 +80,23 @@ def test_exported_model_runs_as_in_python(name, peer, tmp_path):
 def test_stages_run_as_in_python(name, stages, peer, tmp_path):
     """Cut at any node: what crosses is found by itself, numbers and shared parameters included."""
     run_and_compare(name, stages, peer, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, cuts",
+    [
+        ("gpt", "blocks.1,blocks.2,head"),
+        ("gpt_tied", "+tokens,+blocks.1"),
+        ("encoder", "layers.1"),
+        ("unet", "down2,up2,up1"),
+        ("convolutions", "layers.4,layers.9"),
+        ("repeated", "frozen"),
+    ],
+)
+def test_cuts_before_and_after_modules(name, cuts, peer, tmp_path):
+    run_and_compare(name, cuts, peer, tmp_path)
+
+
+def test_module_that_is_not_there_is_told(peer, tmp_path):
+    with pytest.raises(AssertionError, match="no module 'blocks.7' that computes something; there are blocks.0"):
+        run_and_compare("gpt", "blocks.7", peer, tmp_path)

@@ -1,14 +1,19 @@
-// Runs exported models: for each line `STAGES FOLDER` of the input one. In the folder are model.pt2 and
+// Runs exported models: for each line `CUTS FOLDER` of the input one. In the folder are model.pt2 and
 // inputs.pt, a list of tensors; outputs.pt gets a list of the outputs, gradients.pt and buffers.pt
 // dictionaries by name. The gradients are those of the sum of all outputs, each with weights that both sides
-// know. With 0 stages it is run as it is, otherwise as a pipeline of so many stages, cut anywhere.
+// know.
+//
+// CUTS: 0, and it is run as it is; a number of stages, and it is run as a pipeline, cut anywhere; or modules
+// to cut before, `blocks.1,blocks.2`, and after, `+blocks.2`.
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/api/include/torch/serialize.h>
 #include <torch/torch.h>
 
+#include <cctype>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/graph_module.h"
@@ -65,11 +70,24 @@ Result run_whole(const ExportedModel& model, const Values& inputs) {
   return result;
 }
 
-Result run_stages(const ExportedModel& model, const Values& inputs, std::size_t stages) {
-  const Graph& graph = model.graph();
+std::vector<std::size_t> even_cuts(const Graph& graph, std::size_t stages) {
   stages = std::min(stages, graph.nodes.size());
   std::vector<std::size_t> cuts;
   for (std::size_t stage = 1; stage < stages; ++stage) cuts.push_back(stage * graph.nodes.size() / stages);
+  return cuts;
+}
+
+std::vector<std::size_t> cuts_at_modules(const Graph& graph, const std::string& modules) {
+  std::vector<std::size_t> cuts;
+  std::istringstream names(modules);
+  for (std::string name; std::getline(names, name, ',');) {
+    cuts.push_back(name.starts_with('+') ? cut_after(graph, name.substr(1)) : cut_before(graph, name));
+  }
+  return cuts;
+}
+
+Result run_stages(const ExportedModel& model, const Values& inputs, const std::vector<std::size_t>& cuts) {
+  const Graph& graph = model.graph();
   const PartitionedGraph parts = partition(graph, cuts);
   const auto build = [&](Stage stage) {
     const Graph& part = parts.stages[static_cast<std::size_t>(stage)];
@@ -80,7 +98,7 @@ Result run_stages(const ExportedModel& model, const Values& inputs, std::size_t 
   const auto loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); };
   PipelineOptions options{.loss = loss, .tied = parts.tied, .timeout = std::chrono::seconds(30)};
   options.threads_per_rank = 1;
-  const auto ranks = static_cast<Rank>(stages);
+  const auto ranks = static_cast<Rank>(parts.stages.size());
   Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}), build, options);
   Batch batch;
   batch.microbatches = {{inputs, {}, {}}};
@@ -91,13 +109,17 @@ Result run_stages(const ExportedModel& model, const Values& inputs, std::size_t 
   return result;
 }
 
-void run(std::size_t stages, const std::string& folder) {
+void run(const std::string& cuts, const std::string& folder) {
   torch::manual_seed(1);
   const ExportedModel model(folder + "/model.pt2");
   Values inputs;
   const c10::IValue brought = read(folder + "/inputs.pt");
   for (const c10::IValue& input : brought.toListRef()) inputs.push_back(input.toTensor());
-  const Result result = stages == 0 ? run_whole(model, inputs) : run_stages(model, inputs, stages);
+  const bool is_number = std::isdigit(static_cast<unsigned char>(cuts.front())) != 0;
+  const Result result = cuts == "0" ? run_whole(model, inputs)
+                                    : run_stages(model, inputs,
+                                                 is_number ? even_cuts(model.graph(), std::stoul(cuts))
+                                                           : cuts_at_modules(model.graph(), cuts));
   write(folder + "/outputs.pt", result.outputs);
   write(folder + "/gradients.pt", result.gradients);
   write(folder + "/buffers.pt", result.buffers);
@@ -108,10 +130,10 @@ void run(std::size_t stages, const std::string& folder) {
 
 int main() {
   at::set_num_threads(1);
-  std::size_t stages = 0;
-  for (std::string folder; std::cin >> stages && std::getline(std::cin >> std::ws, folder);) {
+  std::string cuts;
+  for (std::string folder; std::cin >> cuts && std::getline(std::cin >> std::ws, folder);) {
     try {
-      pipewright::run(stages, folder);
+      pipewright::run(cuts, folder);
       std::cout << "done" << std::endl;
     } catch (const c10::Error& error) {
       std::cout << "error " << error.what_without_backtrace() << std::endl;
