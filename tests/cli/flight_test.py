@@ -90,7 +90,7 @@ def test_killed_rank_is_named_and_nobody_is_left(start, tmp_path):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_stopped_rank_is_named_and_nobody_is_left(rank, start, program, tmp_path):
-    process = start("--timeout", 1)
+    process = start("--timeout", 2)
     pids = rank_pids(process)
     os.kill(pids[rank], signal.SIGSTOP)
     _, errors = process.communicate(timeout=TIMEOUT)
