@@ -21,10 +21,4 @@ struct PartitionedGraph {
 /// of its names or, where it has no more, `NAME@STAGE`.
 PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts);
 
-/// The first node of a module, by its name in the model, or of one inside of it. Throws ArgumentError that
-/// lists the modules where there is none.
-std::size_t cut_before(const Graph& graph, const std::string& module);
-/// The first node after all of its nodes.
-std::size_t cut_after(const Graph& graph, const std::string& module);
-
 }  // namespace pipewright

@@ -43,6 +43,15 @@ class GraphText {
     return value < 0 ? "_" : "%" + graph_.values[static_cast<std::size_t>(value)];
   }
 
+  /// `: float[8, 4]`, where it is known.
+  std::string shape(ValueId value) const {
+    const auto found = graph_.recorded.find(value);
+    if (found == graph_.recorded.end()) return "";
+    std::ostringstream out;
+    out << ": " << found->second.dtype << at::IntArrayRef(found->second.sizes);
+    return out.str();
+  }
+
   void write_ports(const char* title, const std::vector<Graph::Port>& ports) {
     out_ << title;
     for (const Graph::Port& port : ports) {
@@ -60,7 +69,7 @@ class GraphText {
     const char* between = "";
     for (const auto& output : node.outputs) {
       for (const ValueId value : output) {
-        out_ << between << name(value);
+        out_ << between << name(value) << shape(value);
         between = ", ";
       }
     }
