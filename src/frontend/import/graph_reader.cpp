@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "frontend/graph/number_operators.h"
-#include "frontend/import/schema_numbers.h"
 #include "frontend/import/tree_names.h"
+#include "frontend/schema/schema_numbers.h"
 
 namespace pipewright {
 namespace {
