@@ -23,7 +23,9 @@ void add_simulate(CLI::App& app);
 void add_show(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_explain(CLI::App& app);
+void add_split(CLI::App& app);
 void add_train(CLI::App& app);
+void add_run(CLI::App& app);
 void add_launch(CLI::App& app);
 
 }  // namespace pipewright::cli

@@ -20,7 +20,7 @@ color=never
 
 pages=("$gallery/index.html     all schedules, drawn and compared")
 echo
-if [[ -x "$(dirname "$program")/pipewright-train" ]]; then
+if [[ -x "$(dirname "$program")/pipewright-torch" ]]; then
   echo "== A small GPT learns to write, character by character, by one of them"
   "$program" train --schedule ZBVZeroBubble "${sizes[@]}" --context 32 --steps 500 --clip 1 \
     --timeline "$gallery/training.html"

@@ -51,7 +51,8 @@ int terminal_columns() {
 /// The time so far, and what it says about the rest.
 struct Pace {
   int steps;
-  std::int64_t tokens_per_step;
+  double items_per_step;
+  std::string item;
   double seconds = 0;
 
   std::string text(const StepRecord& record) {
@@ -60,11 +61,15 @@ struct Pace {
     std::ostringstream out;
     out << std::fixed << "step " << std::setw(static_cast<int>(std::to_string(steps).size())) << record.step
         << '/' << steps << "  loss " << std::setprecision(3) << record.loss << "  " << std::setprecision(0)
-        << static_cast<double>(tokens_per_step) / record.seconds << " tokens/s  bubble "
-        << std::setprecision(1) << 100 * record.bubble << " %  " << clock_text(left) << " left";
+        << items_per_step / record.seconds << ' ' << item << "/s  bubble " << std::setprecision(1)
+        << 100 * record.bubble << " %  " << clock_text(left) << " left";
     return out.str();
   }
 };
+
+Pace pace_of(int steps, const Workload& work) {
+  return {steps, static_cast<double>(work.items_per_step()), work.item()};
+}
 
 /// A line on the terminal that is drawn again and again; ended when nobody draws it any more.
 class RedrawnLine {
@@ -96,17 +101,17 @@ Progress json_progress() {
   };
 }
 
-Progress bar_progress(int steps, std::int64_t tokens_per_step) {
+Progress bar_progress(int steps, const Workload& work) {
   return [line = std::make_shared<RedrawnLine>(),
-          pace = Pace{steps, tokens_per_step}](const StepRecord& record) mutable {
+          pace = pace_of(steps, work)](const StepRecord& record) mutable {
     const auto columns = static_cast<std::size_t>(terminal_columns() - 1);
     const std::string text = pace.text(record).substr(0, columns);
     line->draw(bar_text(record.step, pace.steps, static_cast<int>(columns - text.size())) + text);
   };
 }
 
-Progress line_progress(int steps, std::int64_t tokens_per_step) {
-  return [pace = Pace{steps, tokens_per_step}](const StepRecord& record) mutable {
+Progress line_progress(int steps, const Workload& work) {
+  return [pace = pace_of(steps, work)](const StepRecord& record) mutable {
     const std::string text = pace.text(record);
     const int every = (pace.steps + kLines - 1) / kLines;
     if (record.step == 1 || record.step % every == 0 || record.step == pace.steps) print(text + "\n");

@@ -14,9 +14,9 @@ using Progress = std::function<void(const StepRecord&)>;
 Progress json_progress();
 
 /// A line redrawn in place.
-Progress bar_progress(int steps, std::int64_t tokens_per_step);
+Progress bar_progress(int steps, const Workload& work);
 
 /// About twenty lines in all.
-Progress line_progress(int steps, std::int64_t tokens_per_step);
+Progress line_progress(int steps, const Workload& work);
 
 }  // namespace pipewright::cli

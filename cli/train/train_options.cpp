@@ -10,6 +10,7 @@
 namespace pipewright::cli {
 namespace {
 
+constexpr std::int64_t kSequences = 4;
 constexpr double kAdamWRate = 3e-3;
 constexpr double kSgdRate = 0.5;
 constexpr double kShortestTimeout = 1e-3;
@@ -27,21 +28,41 @@ void add_schedule_options(CLI::App& app, SourceOptions& source) {
                            "Stages on each rank; each schedule has its own default ('pipewright list')"));
 }
 
-void add_model_options(CLI::App& app, TrainOptions& options) {
+/// The model that comes with the program; `file`: another one.
+void add_character_options(CLI::App& app, TrainOptions& options, CLI::Option* file) {
   gpt::Config& model = options.model;
-  app.add_option("--layers", model.layers, "Blocks of the model, spread over the stages")
+  const auto excluding = [file](CLI::Option* option) { file->excludes(option); };
+  excluding(app.add_option("--layers", model.layers, "Blocks of the language model, spread over the stages")
+                ->capture_default_str());
+  excluding(app.add_option("--width", model.width, "Width of its activations")->capture_default_str());
+  excluding(app.add_option("--heads", model.heads, "Heads of its attention; they divide the width")
+                ->capture_default_str());
+  excluding(app.add_option("--context", model.context, "Characters of a sequence")->capture_default_str());
+  excluding(
+      app.add_option(
+             "--vocab", model.vocab,
+             "Size of the vocabulary; 0: the different characters of the text; fewer: the rarest are one")
+          ->capture_default_str());
+  excluding(app.add_option("--text", options.text,
+                           "Learn from this file instead of the text that comes with the program"));
+}
+
+void add_data_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--data", options.data,
+                 "The model's rows, .pt or .safetensors: inputs by name or position 0, 1, …, and 'target'");
+  app.add_option(
+         "--loss", options.loss,
+         "Of the model's first output and the target; output: the model's own, named loss or the first")
+      ->check(CLI::IsMember({"cross_entropy", "mse", "output"}))
       ->capture_default_str();
-  app.add_option("--width", model.width, "Width of its activations")->capture_default_str();
-  app.add_option("--heads", model.heads, "Heads of its attention; they divide the width")
-      ->capture_default_str();
-  app.add_option("--context", model.context, "Characters of a sequence")->capture_default_str();
-  app.add_option("--vocab", model.vocab,
-                 "Size of the vocabulary; 0: the different characters of the text; fewer: the rarest are one")
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "Sequences of one microbatch")->capture_default_str();
-  app.add_option("--text", options.text,
-                 "Learn from this file instead of the text that comes with the program");
-  app.add_option("--seed", model.seed, "Decides the model's first weights and the data of every step")
+  app.add_option(
+      "--save", options.save,
+      "Write the trained parameters and buffers here, .pt or .safetensors, by their names in Python");
+  app.add_option(
+      "--batch", options.batch,
+      "Rows of one microbatch [of the language model 4, of an exported one those it was exported with]");
+  app.add_option("--seed", options.model.seed,
+                 "Decides the data of every step, and the language model's first weights")
       ->capture_default_str();
 }
 
@@ -114,7 +135,9 @@ void TrainOptions::add_to(CLI::App& app) {
   add_schedule_options(app, source);
   add_optimizer_options(app, *this);
   add_parallel_options(app, *this);
-  add_model_options(app, *this);
+  CLI::Option* file = exported.add_to(app);
+  add_data_options(app, *this);
+  add_character_options(app, *this, file);
   add_checkpoint_options(app, *this);
   add_failure_options(app, *this);
   add_output_options(app, *this);
@@ -122,7 +145,14 @@ void TrainOptions::add_to(CLI::App& app) {
 
 void TrainOptions::check() const {
   if (steps < 1) throw ArgumentError("--steps must be at least 1");
-  if (batch < 1 || batch > gpt::kMostOfAnything) {
+  if (exported.file.empty() && (exported.says_where() || !data.empty() || !save.empty())) {
+    throw ArgumentError(
+        "--at, --after, --modules, --data and --save need a model: pipewright train MODEL.pt2");
+  }
+  if (!exported.file.empty() && data.empty()) {
+    throw ArgumentError("--data is missing: the file with the rows that " + exported.file + " learns from");
+  }
+  if (batch.value_or(1) < 1 || batch.value_or(1) > gpt::kMostOfAnything) {
     throw ArgumentError("--batch must be from 1 to " + std::to_string(gpt::kMostOfAnything));
   }
   if (model.vocab < 0) throw ArgumentError("--vocab must be at least 0");
@@ -158,6 +188,8 @@ gpt::Characters TrainOptions::load_text() const {
   return text.empty() ? gpt::Characters(gpt::sample_text(), model.vocab)
                       : gpt::Characters(read_text(text), model.vocab);
 }
+
+std::int64_t TrainOptions::rows() const { return batch.value_or(kSequences); }
 
 NonFinite TrainOptions::when_non_finite() const {
   if (non_finite == "skip") return NonFinite::Skip;

@@ -7,6 +7,7 @@
 
 #include "gpt/data.h"
 #include "gpt/gpt.h"
+#include "model/model_options.h"
 #include "options.h"
 #include "pipewright/runtime/pipeline.h"
 
@@ -17,8 +18,12 @@ struct TrainOptions {
   SourceOptions source;
   int steps = 0;
   gpt::Config model = {.vocab = 0};
-  /// Sequences of one microbatch.
-  std::int64_t batch = 4;
+  /// Rows of one microbatch.
+  std::optional<std::int64_t> batch;
+  ModelOptions exported;
+  std::string data;
+  std::string loss = "cross_entropy";
+  std::string save;
   std::string text;
   std::string optimizer = "adamw";
   std::optional<double> lr;
@@ -45,6 +50,8 @@ struct TrainOptions {
   /// A schedule that has backwards.
   Schedule load_schedule() const;
   gpt::Characters load_text() const;
+  /// Sequences of characters in one microbatch.
+  std::int64_t rows() const;
   double learning_rate() const;
   NonFinite when_non_finite() const;
 };

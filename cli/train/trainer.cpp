@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/cat.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "pipewright/base/error.h"
+#include "pipewright/frontend/tensor_file.h"
 
 namespace pipewright::cli {
 namespace {
@@ -54,22 +54,18 @@ std::int64_t count_parameters(const Pipeline& pipeline, World* world) {
 }  // namespace
 
 Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& world)
-    : options_(options), text_(options.load_text()) {
-  text_.check_context(options_.model.context);
-  options_.model.vocab = text_.vocab();
+    : options_(options), world_(world) {
   const Schedule schedule = options_.load_schedule();
-  rows_ = options_.batch * schedule.microbatches * options_.data_parallel;
-  const auto build = [this, stages = schedule.stage_count()](Stage stage) {
-    return gpt::make_stage(options_.model, stage, stages);
-  };
-  pipeline_ = std::make_unique<Pipeline>(schedule, build,
-                                         PipelineOptions{.loss = gpt::next_character_loss,
-                                                         .timeout = milliseconds(options_.timeout),
-                                                         .threads_per_rank = options_.threads_per_rank,
-                                                         .world = world,
-                                                         .data_parallel = options_.data_parallel,
-                                                         .sharded = options_.sharded,
-                                                         .flight_record = options_.flight_record});
+  workload_ = options_.exported.file.empty() ? make_character_workload(options_, schedule)
+                                             : make_model_workload(options_, schedule, world.get());
+  PipelineOptions wanted{.timeout = milliseconds(options_.timeout),
+                         .threads_per_rank = options_.threads_per_rank,
+                         .world = world,
+                         .data_parallel = options_.data_parallel,
+                         .sharded = options_.sharded,
+                         .flight_record = options_.flight_record};
+  workload_->configure(wanted);
+  pipeline_ = std::make_unique<Pipeline>(schedule, workload_->stages(), std::move(wanted));
   parameter_count_ = count_parameters(*pipeline_, world.get());
   optimizer_ = make_optimizer(options_, pipeline_->parameters());
   if (!options_.checkpoint.empty()) {
@@ -90,12 +86,22 @@ bool Trainer::resume() {
 
 void Trainer::save() const { checkpoints_->save(*pipeline_, optimizer_.get(), {.step = done_}); }
 
-at::Tensor Trainer::own_rows(const at::Tensor& all) const {
-  const std::vector<at::Tensor> by_replica = all.chunk(options_.data_parallel);
-  std::vector<at::Tensor> own;
-  for (const int replica : pipeline_->replicas())
-    own.push_back(by_replica[static_cast<std::size_t>(replica)]);
-  return at::cat(own);
+void Trainer::write_model(const std::filesystem::path& file) const {
+  const Pipeline::StateDict own = pipeline_->state_dict();
+  if (!world_) return write_tensors(file, workload_->whole_state(own));
+  // Each process its part, which the first one puts together.
+  const auto part = [&](int process) {
+    return std::filesystem::path(file.string() + ".part-" + std::to_string(process) + ".safetensors");
+  };
+  write_tensors(part(world_->rank()), own);
+  const auto processes = static_cast<int>(world_->all_gather("").size());
+  if (world_->rank() == 0) {
+    Pipeline::StateDict all;
+    for (int process = 0; process < processes; ++process) all.merge(read_tensors(part(process)));
+    write_tensors(file, workload_->whole_state(all));
+  }
+  world_->all_gather("");
+  std::filesystem::remove(part(world_->rank()));
 }
 
 StepRecord Trainer::step() {
@@ -109,11 +115,8 @@ StepRecord Trainer::step() {
 
 StepRecord Trainer::make_step() {
   const auto start = std::chrono::steady_clock::now();
-  const auto data =
-      text_.sequences(rows_, options_.model.context, options_.model.seed, static_cast<std::uint64_t>(done_));
-  StepResult result =
-      pipeline_->step({.inputs = {own_rows(data.tokens)}, .targets = {own_rows(data.targets)}},
-                      {.non_finite = options_.when_non_finite(), .trace = true});
+  StepResult result = pipeline_->step(workload_->batch(done_, pipeline_->replicas()),
+                                      {.non_finite = options_.when_non_finite(), .trace = true});
   const at::Tensor norm = options_.clip ? pipeline_->clip_grad_norm(*options_.clip) : pipeline_->grad_norm();
   if (result.skipped_for.empty()) optimizer_->step();
   optimizer_->zero_grad();

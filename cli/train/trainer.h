@@ -10,6 +10,7 @@
 #include "pipewright/runtime/checkpoint.h"
 #include "pipewright/runtime/pipeline.h"
 #include "train/train_options.h"
+#include "train/workload.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -48,9 +49,11 @@ class Trainer {
   /// Goes on from the newest checkpoint; false where there is none.
   bool resume();
   void save() const;
+  /// The whole model's parameters and buffers, to a file; all processes call it.
+  void write_model(const std::filesystem::path& file) const;
 
   const Schedule& plan() const { return pipeline_->plan(); }
-  std::int64_t tokens_per_step() const { return rows_ * options_.model.context; }
+  const Workload& workload() const { return *workload_; }
   /// Of the whole model.
   std::int64_t parameter_count() const { return parameter_count_; }
   /// Timelines of the last steps; the very first, which sets everything up, only if it is alone.
@@ -58,15 +61,13 @@ class Trainer {
 
  private:
   StepRecord make_step();
-  /// Of the rows for all replicas those for the ones of this process.
-  at::Tensor own_rows(const at::Tensor& all) const;
 
   TrainOptions options_;
-  gpt::Characters text_;
+  std::shared_ptr<World> world_;  // null where this process is alone
+  std::unique_ptr<Workload> workload_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::unique_ptr<Checkpoints> checkpoints_;  // null where none are saved
-  std::int64_t rows_ = 0;
   std::int64_t parameter_count_ = 0;
   int done_ = 0;
   int before_ = 0;  // of them, made before this program was started

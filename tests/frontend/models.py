@@ -212,6 +212,17 @@ class TwoInputs(nn.Module):
         return self.model(source, target)
 
 
+class UnsavedBuffers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.register_buffer("rates", 0.5 ** torch.arange(6.0), persistent=False)
+        self.register_buffer("offset", torch.ones(6))
+
+    def forward(self, x):
+        return torch.relu(self.linear(x * self.rates) + self.offset) * self.rates
+
+
 MODELS = {
     "mlp": lambda: (mlp(6, 12, 3), (data(4, 6),), {}),
     "mlp_dynamic": lambda: (mlp(6, 12, 3), (data(4, 6),), ({0: BATCH},)),
@@ -241,5 +252,6 @@ MODELS = {
     "sines": lambda: (Sines(), (data(4, 3).requires_grad_(False),), {}),
     "group_norm": lambda: (nn.Sequential(nn.Conv1d(4, 8, 3), nn.GroupNorm(2, 8), nn.GELU()), (data(2, 4, 9),), {}),
     "embedding_bag": lambda: (nn.EmbeddingBag(23, 6, mode="mean"), (ids(3, 4),), {}),
+    "unsaved_buffers": lambda: (UnsavedBuffers(), (data(4, 6),), {}),
     "bilinear": lambda: (nn.Bilinear(3, 4, 5), (data(4, 3), data(4, 4)), {}),
 }

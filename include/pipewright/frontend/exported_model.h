@@ -22,7 +22,7 @@ class ExportedModel {
 
   /// The tensors of a graph's parameters and buffers, by name: this model's own graph, or a part of it. They
   /// are mapped from the file, and copied page by page as they are changed. Names of one tensor give one
-  /// tensor.
+  /// tensor; those of different calls share no memory.
   std::map<std::string, at::Tensor> load(const Graph& of) const;
 
  private:

@@ -20,7 +20,9 @@ Archive::~Archive() = default;
 
 bool Archive::has(const std::string& record) const { return reader_->hasRecord(record); }
 
-Archive::Bytes Archive::map(const std::string& record) const {
+std::shared_ptr<MappedFile> Archive::map_again() const { return mapping_->again(); }
+
+Archive::Bytes Archive::map(const std::string& record, const std::shared_ptr<MappedFile>& mapping) const {
   std::size_t offset = 0;
   std::size_t size = 0;
   try {
@@ -29,10 +31,10 @@ Archive::Bytes Archive::map(const std::string& record) const {
   } catch (const c10::Error& error) {
     throw Error("its record '" + record + "' cannot be read: " + std::string(error.msg()));
   }
-  if (offset > mapping_->size() || size > mapping_->size() - offset) {
+  if (offset > mapping->size() || size > mapping->size() - offset) {
     throw Error("its record '" + record + "' reaches beyond its end");
   }
-  return {std::shared_ptr<void>(mapping_, mapping_->begin() + offset), size};
+  return {std::shared_ptr<void>(mapping, mapping->begin() + offset), size};
 }
 
 std::string Archive::text(const std::string& record, std::size_t most) const {

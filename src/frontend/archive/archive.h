@@ -31,7 +31,11 @@ class Archive {
     std::shared_ptr<void> begin;
     std::size_t size = 0;
   };
-  Bytes map(const std::string& record) const;
+  Bytes map(const std::string& record) const { return map(record, mapping_); }
+
+  /// For records that share no memory with those of other mappings.
+  std::shared_ptr<MappedFile> map_again() const;
+  Bytes map(const std::string& record, const std::shared_ptr<MappedFile>& mapping) const;
 
  private:
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;

@@ -51,7 +51,7 @@ class ExportedModel::Impl {
     std::map<std::string, at::Tensor> constants;
     if (archive_.has(kConstantsConfig)) {
       const Json config = field(parse(archive_, kConstantsConfig), "config");
-      Tensors tensors;
+      Tensors tensors{.by_record = {}, .mapping = archive_.map_again()};
       for (const auto& [name, entry] : config.items()) {
         if (field(entry, "tensor_meta").is_null()) continue;  // no tensor; whoever uses it is told
         constants[name] = tensor_of(name, entry, kConstants, tensors);
@@ -65,7 +65,7 @@ class ExportedModel::Impl {
 
   std::map<std::string, at::Tensor> load(const Graph& of) const {
     std::map<std::string, at::Tensor> state;
-    Tensors tensors;
+    Tensors tensors{.by_record = {}, .mapping = archive_.map_again()};
     for (const auto* names : {&of.parameters, &of.buffers, &of.borrowed_buffers}) {
       for (const auto& [name, value] : *names) {
         const auto entry = weights_.find(name.substr(0, name.find(kCopy)));
@@ -77,8 +77,11 @@ class ExportedModel::Impl {
   }
 
  private:
-  /// By record and geometry: names of the same are of one tensor.
-  using Tensors = std::map<std::string, at::Tensor>;
+  struct Tensors {
+    /// And geometry: names of the same are of one tensor.
+    std::map<std::string, at::Tensor> by_record;
+    std::shared_ptr<MappedFile> mapping;
+  };
 
   at::Tensor tensor_of(const std::string& name, const Json& entry, const char* folder,
                        Tensors& tensors) const {
@@ -86,10 +89,10 @@ class ExportedModel::Impl {
       throw Error("the tensor '" + name + "' is pickled, which is not supported");
     const Json& meta = field(entry, "tensor_meta");
     const std::string path = text_field(entry, "path_name");
-    at::Tensor& tensor = tensors[path + meta.dump()];
+    at::Tensor& tensor = tensors.by_record[path + meta.dump()];
     if (tensor.defined()) return tensor;
     if (layout_of(field(meta, "layout")) != c10::kStrided) throw Error("the tensor '" + name + "' is sparse");
-    const Archive::Bytes bytes = archive_.map(folder + path);
+    const Archive::Bytes bytes = archive_.map(folder + path, tensors.mapping);
     const c10::ScalarType dtype = scalar_type_of(field(meta, "dtype"));
     const std::vector<std::int64_t> sizes = integers(field(meta, "sizes"));
     const std::vector<std::int64_t> strides = integers(field(meta, "strides"));

@@ -131,12 +131,16 @@ class GraphReader {
       if (kind == "parameter") {
         graph_.parameters[text_field(what, "parameter_name")] = give(text_field(field(what, "arg"), "name"));
       } else if (kind == "buffer") {
-        graph_.buffers[text_field(what, "buffer_name")] = give(text_field(field(what, "arg"), "name"));
+        const std::string name = text_field(what, "buffer_name");
+        const ValueId value = give(text_field(field(what, "arg"), "name"));
+        // One that the model does not save is among the constants, and no part of a state dict.
+        if (what.contains("persistent") && what["persistent"] == false) {
+          add_constant(name, value);
+        } else {
+          graph_.buffers[name] = value;
+        }
       } else if (kind == "tensor_constant") {
-        const std::string name = text_field(what, "tensor_constant_name");
-        const auto found = constants_.find(name);
-        if (found == constants_.end()) throw ParseError("it has no tensor for the constant '" + name + "'");
-        graph_.constants[give(text_field(field(what, "arg"), "name"))] = found->second;
+        add_constant(text_field(what, "tensor_constant_name"), give(text_field(field(what, "arg"), "name")));
       } else if (kind == "user_input") {
         const auto [type, argument] = only_field(field(what, "arg"));
         if (type != "as_tensor")
@@ -149,6 +153,12 @@ class GraphReader {
         throw Error("inputs of kind '" + kind + "' are not supported");
       }
     }
+  }
+
+  void add_constant(const std::string& name, ValueId value) {
+    const auto found = constants_.find(name);
+    if (found == constants_.end()) throw ParseError("it has no tensor for the constant '" + name + "'");
+    graph_.constants[value] = found->second;
   }
 
   void read_outputs(const Json& specs) {
@@ -168,8 +178,12 @@ class GraphReader {
           graph_.outputs.push_back({names[next++], std::get<c10::IValue>(output.is)});
         }
       } else if (kind == "buffer_mutation") {
-        graph_.updated_buffers[text_field(what, "buffer_name")] =
-            value_of(text_field(field(what, "arg"), "name"));
+        const std::string name = text_field(what, "buffer_name");
+        if (!graph_.buffers.contains(name)) {
+          throw Error("the buffer '" + name +
+                      "' is written to, but not saved with the model: register it with persistent=True");
+        }
+        graph_.updated_buffers[name] = value_of(text_field(field(what, "arg"), "name"));
       } else {
         throw Error("outputs of kind '" + kind + "' are not supported");
       }

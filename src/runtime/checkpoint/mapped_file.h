@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 
 namespace pipewright {
 
@@ -14,10 +15,17 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  /// The same file once more: what is written to one is not seen in the other.
+  std::shared_ptr<MappedFile> again() const;
+
   std::byte* begin() const { return static_cast<std::byte*>(begin_); }
   std::size_t size() const { return size_; }
 
  private:
+  MappedFile(int descriptor, std::size_t size);
+  void map();
+
+  int descriptor_ = -1;
   void* begin_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -1,4 +1,3 @@
-#include <c10/util/Exception.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -7,10 +6,11 @@
 #include <iostream>
 #include <string>
 
-#include "commands.h"
+#include "model/torch_errors.h"
 #include "pipewright/base/error.h"
 #include "pipewright/runtime/memory.h"
 #include "pipewright/runtime/world.h"
+#include "train/command.h"
 #include "train/progress.h"
 #include "train/record_on_signal.h"
 #include "train/report.h"
@@ -21,11 +21,11 @@ namespace pipewright::cli {
 namespace {
 
 /// `quiet`: another process tells.
-Progress make_progress(const TrainOptions& options, bool quiet, std::int64_t tokens_per_step) {
+Progress make_progress(const TrainOptions& options, bool quiet, const Workload& work) {
   if (quiet) return [](const StepRecord&) {};
   if (options.json) return json_progress();
-  if (isatty(STDOUT_FILENO) == 1) return bar_progress(options.steps, tokens_per_step);
-  return line_progress(options.steps, tokens_per_step);
+  if (isatty(STDOUT_FILENO) == 1) return bar_progress(options.steps, work);
+  return line_progress(options.steps, work);
 }
 
 void announce(const TrainOptions& options, const Trainer& trainer) {
@@ -35,8 +35,8 @@ void announce(const TrainOptions& options, const Trainer& trainer) {
   if (options.data_parallel > 1) {
     std::cout << (options.sharded ? ", sharded replicas " : ", replicas ") << options.data_parallel;
   }
-  std::cout << "; " << trainer.parameter_count() << " parameters, " << trainer.tokens_per_step()
-            << " tokens a step\n";
+  std::cout << "; " << trainer.parameter_count() << " parameters, " << trainer.workload().items_per_step()
+            << ' ' << trainer.workload().item() << " a step\n";
 }
 
 volatile std::sig_atomic_t told_to_end = 0;
@@ -58,7 +58,7 @@ bool shall_end(World* world) {
 /// All steps, or until it is told to end; the losses.
 std::vector<double> train_all(const TrainOptions& options, World* world, Trainer& trainer) {
   const bool quiet = world && world->rank() > 0;
-  const Progress show = make_progress(options, quiet, trainer.tokens_per_step());
+  const Progress show = make_progress(options, quiet, trainer.workload());
   const bool saves = !options.checkpoint.empty();
   if (saves) end_on_sigterm();
   std::vector<double> losses;
@@ -94,6 +94,10 @@ void run(const TrainOptions& options) {
     std::cout << "going on after step " << trainer.done() << '\n';
   }
   const std::vector<double> losses = train_all(options, world.get(), trainer);
+  if (!options.save.empty()) {
+    trainer.write_model(options.save);
+    if (!options.json && !quiet) std::cerr << "wrote " << options.save << '\n';
+  }
   if (quiet || losses.empty()) return;
   const Comparison comparison(options.source.title(), trainer.plan(), trainer.recent());
   if (!options.json) {
@@ -105,24 +109,14 @@ void run(const TrainOptions& options) {
 }
 
 }  // namespace
-}  // namespace pipewright::cli
 
-int main(int argc, char** argv) {
-  using namespace pipewright::cli;
-  hold_record_signal();
-  CLI::App app("Train a small language model of characters by a schedule, on ranks in threads",
-               "pipewright train");
-  app.set_version_flag("--version", PIPEWRIGHT_VERSION);
-  app.footer("Exit codes: 0 fine, 1 the input is judged bad, 2 wrong usage.");
-  TrainOptions options;
-  options.add_to(app);
-  app.callback([&options] {
-    try {
-      run(options);
-    } catch (const c10::Error& error) {
-      // Without the list of stack frames that what() brings.
-      throw pipewright::Error(error.what_without_backtrace());
-    }
-  });
-  return run_app(app, argc, argv);
+CLI::App* add_train_command(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "train", "Train an exported model, or a small language model of characters, by a schedule");
+  const auto options = std::make_shared<TrainOptions>();
+  options->add_to(*command);
+  command->callback([options] { with_short_errors([&] { run(*options); }); });
+  return command;
 }
+
+}  // namespace pipewright::cli

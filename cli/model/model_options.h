@@ -1,0 +1,60 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "pipewright/frontend/exported_model.h"
+#include "pipewright/frontend/partition.h"
+#include "pipewright/frontend/split.h"
+#include "pipewright/runtime/pipeline.h"
+
+namespace pipewright::cli {
+
+/// A model that `torch.export.save` has written, and where it is cut.
+struct ModelOptions {
+  std::string file;
+  /// Modules that a stage begins with, or ends with.
+  std::vector<std::string> at;
+  std::vector<std::string> after;
+  /// `embed,layers.0`: the modules of a stage, for each.
+  std::vector<std::string> modules;
+  /// By which stages are balanced where nothing is said of the above: estimated, measured, parameters.
+  std::string costs = "estimated";
+  /// Parameters and buffers by their names in Python, instead of those in the file.
+  std::string weights;
+
+  /// The option of the file.
+  CLI::Option* add_to(CLI::App& app);
+  bool says_where() const { return !at.empty() || !after.empty() || !modules.empty(); }
+};
+
+/// An exported model in stages.
+class CutModel {
+ public:
+  /// `stages` 0: as many as the options say. The processes of a world, where there is one, cut alike.
+  /// Throws ArgumentError for options that do not fit the model, or that number.
+  CutModel(const ModelOptions& options, Stage stages, World* world);
+
+  const Graph& graph() const { return model_.graph(); }
+  const std::vector<std::size_t>& cuts() const { return cuts_; }
+  const NodeCosts& costs() const { return costs_; }
+  const PartitionedGraph& parts() const { return parts_; }
+
+  /// REQUIRES: this object outlives what it returns.
+  StageFactory stages() const;
+  /// How its stages belong together.
+  void connect(PipelineOptions& options) const;
+
+ private:
+  std::map<std::string, at::Tensor> load(const Graph& of) const;
+
+  ExportedModel model_;
+  std::map<std::string, at::Tensor> weights_;  // instead of the model's
+  NodeCosts costs_;
+  std::vector<std::size_t> cuts_;
+  PartitionedGraph parts_;
+};
+
+}  // namespace pipewright::cli

@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+#include "model/commands.h"
+#include "model/model_options.h"
+#include "model/stage_modules.h"
+#include "model/torch_errors.h"
+#include "pipewright/base/error.h"
+
+namespace pipewright::cli {
+namespace {
+
+struct SplitOptions {
+  ModelOptions model;
+  int stages = 0;
+  bool graphs = false;
+  bool json = false;
+};
+
+struct Tensors {
+  std::int64_t elements = 0;
+  std::int64_t bytes = 0;
+
+  void add(const Graph::Recorded& tensor) {
+    std::int64_t own = 1;
+    for (const std::int64_t size : tensor.sizes) own *= size;
+    elements += own;
+    bytes += own * static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
+  }
+};
+
+/// Of what a graph's names name, each once.
+Tensors tensors_of(const Graph& graph, const std::map<std::string, ValueId>& names) {
+  Tensors all;
+  std::set<ValueId> seen;
+  for (const auto& [name, value] : names) {
+    const auto known = graph.recorded.find(value);
+    if (seen.insert(value).second && known != graph.recorded.end()) all.add(known->second);
+  }
+  return all;
+}
+
+std::string tensor_text(const Graph::Recorded& tensor) {
+  std::ostringstream out;
+  out << tensor.dtype << at::IntArrayRef(tensor.sizes);
+  return out.str();
+}
+
+nlohmann::json ports_json(const Graph& graph, const std::vector<Graph::Port>& ports) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Graph::Port& port : ports) {
+    const auto* value = std::get_if<ValueId>(&port.is);
+    if (!value) continue;
+    nlohmann::json one = {{"name", port.name}};
+    if (const auto known = graph.recorded.find(*value); known != graph.recorded.end()) {
+      one["dtype"] = c10::toString(known->second.dtype);
+      one["sizes"] = known->second.sizes;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(unit == 0 ? 0 : 1) << bytes << ' ' << kUnits[unit];
+  return out.str();
+}
+
+/// What is told of a stage.
+struct StageReport {
+  std::size_t nodes;
+  Tensors parameters;
+  double share;  // of the cost
+  std::vector<std::string> modules;
+};
+
+std::vector<StageReport> report(const CutModel& cut) {
+  const auto modules = stage_modules(cut.graph(), cut.cuts());
+  const double total = std::accumulate(cut.costs().begin(), cut.costs().end(), 0.0);
+  std::vector<StageReport> stages;
+  std::size_t begin = 0;
+  for (std::size_t stage = 0; stage < modules.size(); ++stage) {
+    const std::size_t end = stage == cut.cuts().size() ? cut.costs().size() : cut.cuts()[stage];
+    const double cost = std::accumulate(cut.costs().begin() + static_cast<std::ptrdiff_t>(begin),
+                                        cut.costs().begin() + static_cast<std::ptrdiff_t>(end), 0.0);
+    const Graph& part = cut.parts().stages[stage];
+    stages.push_back({.nodes = end - begin,
+                      .parameters = tensors_of(part, part.parameters),
+                      .share = total > 0 ? cost / total : 0,
+                      .modules = modules[stage]});
+    begin = end;
+  }
+  return stages;
+}
+
+void print_json(const CutModel& cut) {
+  nlohmann::json stages = nlohmann::json::array();
+  const std::vector<StageReport> reports = report(cut);
+  for (std::size_t stage = 0; stage < reports.size(); ++stage) {
+    const Graph& part = cut.parts().stages[stage];
+    stages.push_back({{"nodes", reports[stage].nodes},
+                      {"parameters", reports[stage].parameters.elements},
+                      {"parameter_bytes", reports[stage].parameters.bytes},
+                      {"cost", reports[stage].share},
+                      {"modules", reports[stage].modules},
+                      {"inputs", ports_json(part, part.inputs)},
+                      {"outputs", ports_json(part, part.outputs)}});
+  }
+  std::cout << nlohmann::json{{"cuts", cut.cuts()}, {"stages", stages}, {"tied", cut.parts().tied}}.dump(1)
+            << '\n';
+}
+
+void print_ports(const Graph& graph, const std::vector<Graph::Port>& ports) {
+  for (const Graph::Port& port : ports) {
+    const auto* value = std::get_if<ValueId>(&port.is);
+    if (!value) continue;
+    const auto known = graph.recorded.find(*value);
+    std::cout << "    " << port.name << "  "
+              << (known == graph.recorded.end() ? "number" : tensor_text(known->second)) << '\n';
+  }
+}
+
+void print_table(const SplitOptions& options, const CutModel& cut) {
+  const Graph& graph = cut.graph();
+  const Tensors all = tensors_of(graph, graph.parameters);
+  std::cout << options.model.file << ": " << graph.nodes.size() << " nodes, " << all.elements
+            << " parameters (" << bytes_text(static_cast<double>(all.bytes)) << "), costs "
+            << options.model.costs << "\n\n"
+            << "stage   nodes    parameters       bytes    cost  modules\n";
+  const std::vector<StageReport> reports = report(cut);
+  double most = 0;
+  for (std::size_t stage = 0; stage < reports.size(); ++stage) {
+    const StageReport& each = reports[stage];
+    most = std::max(most, each.share);
+    std::cout << std::setw(5) << stage << std::setw(8) << each.nodes << std::setw(14)
+              << each.parameters.elements << std::setw(12)
+              << bytes_text(static_cast<double>(each.parameters.bytes)) << std::fixed << std::setprecision(1)
+              << std::setw(6) << 100 * each.share << " %  ";
+    const char* between = "";
+    for (const std::string& module : each.modules) {
+      std::cout << between << module;
+      between = ", ";
+    }
+    std::cout << '\n';
+  }
+  std::cout << "The most expensive stage is at " << std::setprecision(2)
+            << most * static_cast<double>(reports.size()) << " of an even share.\n";
+  for (std::size_t stage = 0; stage + 1 < reports.size(); ++stage) {
+    std::cout << "\n" << stage << " → " << stage + 1 << ":\n";
+    print_ports(cut.parts().stages[stage], cut.parts().stages[stage].outputs);
+  }
+  for (const auto& group : cut.parts().tied) {
+    std::cout << "\none parameter on several stages:";
+    for (const std::string& name : group) std::cout << ' ' << name;
+    std::cout << '\n';
+  }
+}
+
+void run(const SplitOptions& options) {
+  if (options.stages < 0) throw ArgumentError("--stages must be at least 1");
+  const CutModel cut(options.model, options.stages, nullptr);
+  if (options.json) {
+    print_json(cut);
+  } else if (!options.graphs) {
+    print_table(options, cut);
+  }
+  if (options.graphs) {
+    for (std::size_t stage = 0; stage < cut.parts().stages.size(); ++stage) {
+      std::cout << "## stage " << stage << '\n' << to_text(cut.parts().stages[stage]) << '\n';
+    }
+  }
+}
+
+}  // namespace
+
+CLI::App* add_split_command(CLI::App& app) {
+  auto* command = app.add_subcommand("split", "Show how an exported model is cut into stages; write them");
+  const auto options = std::make_shared<SplitOptions>();
+  options->model.add_to(*command)->required();
+  command->add_option("--stages", options->stages, "Number of stages, where nothing else says it");
+  auto* graphs =
+      command->add_flag("--graphs", options->graphs, "Print what each stage computes, a line a node");
+  command->add_flag("--json", options->json, "The same as JSON")->excludes(graphs);
+  command->callback([options] { with_short_errors([&] { run(*options); }); });
+  return command;
+}
+
+}  // namespace pipewright::cli

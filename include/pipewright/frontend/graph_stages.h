@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "pipewright/frontend/partition.h"
+#include "pipewright/runtime/stage_model.h"
+
+namespace pipewright {
+
+/// The tensors of a graph's parameters and buffers, by name.
+using StateLoader = std::function<std::map<std::string, at::Tensor>(const Graph& of)>;
+
+/// For a Pipeline: each stage a GraphModule of its piece, whose parameters have their names in the whole
+/// model. `load` is called for the stages that are built, and no others; `parts` outlives the pipeline's
+/// construction.
+StageFactory graph_stages(const PartitionedGraph& parts, StateLoader load);
+
+/// The parameters and buffers of the whole model from those of its stages, under all of the names that they
+/// have there; copies that stages had of a shared parameter are left out. Throws Error for one that is
+/// missing.
+std::map<std::string, at::Tensor> whole_state(const Graph& whole,
+                                              const std::map<std::string, at::Tensor>& of_stages);
+
+}  // namespace pipewright
