@@ -4,7 +4,7 @@
 
 namespace pipewright::cli {
 
-CLI::App* add_split_command(CLI::App& app);
-CLI::App* add_run_command(CLI::App& app);
+void add_split_command(CLI::App& app);
+void add_run_command(CLI::App& app);
 
 }  // namespace pipewright::cli

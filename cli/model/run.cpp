@@ -6,11 +6,11 @@
 #include "model/commands.h"
 #include "model/model_options.h"
 #include "model/row_data.h"
-#include "model/torch_errors.h"
 #include "pipewright/base/error.h"
 #include "pipewright/frontend/tensor_file.h"
 #include "pipewright/runtime/memory.h"
 #include "pipewright/schedule/generate.h"
+#include "torch/command.h"
 
 namespace pipewright::cli {
 namespace {
@@ -58,8 +58,8 @@ void run_model(const RunOptions& options) {
 
 }  // namespace
 
-CLI::App* add_run_command(CLI::App& app) {
-  auto* command = app.add_subcommand("run", "Run an exported model on the rows of a file, in a pipeline");
+void add_run_command(CLI::App& app) {
+  auto* command = add_command(app, "run", "Run an exported model on the rows of a file, in a pipeline");
   const auto options = std::make_shared<RunOptions>();
   options->model.add_to(*command)->required();
   command
@@ -82,7 +82,6 @@ CLI::App* add_run_command(CLI::App& app) {
                    "Threads of one operator; 0: the cores shared out among the ranks")
       ->capture_default_str();
   command->callback([options] { with_short_errors([&] { run_model(*options); }); });
-  return command;
 }
 
 }  // namespace pipewright::cli

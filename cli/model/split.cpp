@@ -10,8 +10,8 @@
 #include "model/commands.h"
 #include "model/model_options.h"
 #include "model/stage_modules.h"
-#include "model/torch_errors.h"
 #include "pipewright/base/error.h"
+#include "torch/command.h"
 
 namespace pipewright::cli {
 namespace {
@@ -183,8 +183,8 @@ void run(const SplitOptions& options) {
 
 }  // namespace
 
-CLI::App* add_split_command(CLI::App& app) {
-  auto* command = app.add_subcommand("split", "Show how an exported model is cut into stages; write them");
+void add_split_command(CLI::App& app) {
+  auto* command = add_command(app, "split", "Show how an exported model is cut into stages; write them");
   const auto options = std::make_shared<SplitOptions>();
   options->model.add_to(*command)->required();
   command->add_option("--stages", options->stages, "Number of stages, where nothing else says it");
@@ -192,7 +192,6 @@ CLI::App* add_split_command(CLI::App& app) {
       command->add_flag("--graphs", options->graphs, "Print what each stage computes, a line a node");
   command->add_flag("--json", options->json, "The same as JSON")->excludes(graphs);
   command->callback([options] { with_short_errors([&] { run(*options); }); });
-  return command;
 }
 
 }  // namespace pipewright::cli

@@ -1,10 +1,7 @@
-#include <c10/util/Exception.h>
-
 #include <CLI/CLI.hpp>
 
 #include "commands.h"
 #include "model/commands.h"
-#include "pipewright/base/error.h"
 #include "train/command.h"
 #include "train/record_on_signal.h"
 
@@ -16,11 +13,6 @@ int main(int argc, char** argv) {
   CLI::App app("Pipewright: models cut into stages, trained and run by schedules", "pipewright");
   app.set_version_flag("--version", PIPEWRIGHT_VERSION);
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 fine, 1 the input is judged bad, 2 wrong usage.");
-  for (const auto add : {add_split_command, add_train_command, add_run_command}) {
-    CLI::App* command = add(app);
-    command->footer(app.get_footer());
-    command->set_version_flag("--version", PIPEWRIGHT_VERSION);
-  }
+  for (const auto add : {add_split_command, add_train_command, add_run_command}) add(app);
   return run_app(app, argc, argv);
 }

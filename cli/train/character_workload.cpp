@@ -29,6 +29,7 @@ class CharacterWorkload : public Workload {
   }
   std::int64_t items_per_step() const override { return rows_ * config_.context; }
   std::string item() const override { return "tokens"; }
+  std::vector<std::string> other_names(const std::string&) const override { return {}; }
   Pipeline::StateDict whole_state(const Pipeline::StateDict& of_stages) const override { return of_stages; }
 
  private:

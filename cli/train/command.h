@@ -4,6 +4,6 @@
 
 namespace pipewright::cli {
 
-CLI::App* add_train_command(CLI::App& app);
+void add_train_command(CLI::App& app);
 
 }  // namespace pipewright::cli

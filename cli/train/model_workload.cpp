@@ -86,6 +86,9 @@ class ModelWorkload : public Workload {
 
   std::int64_t items_per_step() const override { return rows_per_step(); }
   std::string item() const override { return "rows"; }
+  std::vector<std::string> other_names(const std::string& name) const override {
+    return names_in_whole(cut_.graph(), name);
+  }
   Pipeline::StateDict whole_state(const Pipeline::StateDict& of_stages) const override {
     return pipewright::whole_state(cut_.graph(), of_stages);
   }

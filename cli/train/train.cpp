@@ -6,10 +6,10 @@
 #include <iostream>
 #include <string>
 
-#include "model/torch_errors.h"
 #include "pipewright/base/error.h"
 #include "pipewright/runtime/memory.h"
 #include "pipewright/runtime/world.h"
+#include "torch/command.h"
 #include "train/command.h"
 #include "train/progress.h"
 #include "train/record_on_signal.h"
@@ -110,13 +110,12 @@ void run(const TrainOptions& options) {
 
 }  // namespace
 
-CLI::App* add_train_command(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "train", "Train an exported model, or a small language model of characters, by a schedule");
+void add_train_command(CLI::App& app) {
+  auto* command = add_command(
+      app, "train", "Train an exported model, or a small language model of characters, by a schedule");
   const auto options = std::make_shared<TrainOptions>();
   options->add_to(*command);
   command->callback([options] { with_short_errors([&] { run(*options); }); });
-  return command;
 }
 
 }  // namespace pipewright::cli

@@ -70,7 +70,10 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
   optimizer_ = make_optimizer(options_, pipeline_->parameters());
   if (!options_.checkpoint.empty()) {
     checkpoints_ = std::make_unique<Checkpoints>(
-        CheckpointOptions{.directory = options_.checkpoint, .keep = options_.keep, .world = world});
+        CheckpointOptions{.directory = options_.checkpoint,
+                          .keep = options_.keep,
+                          .world = world,
+                          .other_names = [this](const auto& name) { return workload_->other_names(name); }});
   }
   // On this thread only the optimizer computes: small operators, which several threads make slower.
   at::set_num_threads(1);

@@ -23,6 +23,8 @@ class Workload {
   /// Of all replicas; how many of what.
   virtual std::int64_t items_per_step() const = 0;
   virtual std::string item() const = 0;
+  /// For a parameter of a stage, the names that it may have under another split.
+  virtual std::vector<std::string> other_names(const std::string& name) const = 0;
   /// The whole model's parameters and buffers under the names that its author gave them.
   virtual Pipeline::StateDict whole_state(const Pipeline::StateDict& of_stages) const = 0;
 };

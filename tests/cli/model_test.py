@@ -217,6 +217,17 @@ def test_processes_train_alike_and_save_one_file(folder, fine, program, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.pt", "together.pt"]
 
 
+@pytest.mark.parametrize("first, second", [(1, 3), (3, 1), (4, 2), (2, 4)])
+def test_goes_on_under_another_split(first, second, folder, fine, tmp_path):
+    """Parameters that stages share have other names in each split; their optimizer's memory, too."""
+    common = [folder / "tied.pt2", "--data", folder / "data.pt", "--schedule", "1F1B", "-m", 4, "--json"]
+    alone = losses_of(fine("train", *common, "-p", 1, "--steps", 6))
+    saved = ["--checkpoint", tmp_path / "saved"]
+    before = losses_of(fine("train", *common, "-p", first, "--steps", 3, *saved))
+    after = losses_of(fine("train", *common, "-p", second, "--steps", 6, *saved, "--resume"))
+    assert before + after == pytest.approx(alone, rel=1e-4)
+
+
 class OwnLoss(nn.Module):
     def __init__(self):
         super().__init__()

@@ -29,14 +29,22 @@ OPTIONS = [
     "--threads-per-rank",
     "--data-parallel",
     "--sharded",
+    "--modules",
+    "--at",
+    "--after",
+    "--costs",
+    "--weights",
+    "--data",
+    "--loss",
+    "--save",
+    "--batch",
+    "--seed",
     "--layers",
     "--width",
     "--heads",
     "--context",
     "--vocab",
-    "--batch",
     "--text",
-    "--seed",
     "--checkpoint",
     "--every",
     "--keep",
@@ -239,7 +247,7 @@ def test_help_names_exactly_the_options(call):
     assert (result.returncode, result.stderr) == (0, "")
     declared = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  -")]
     assert [names.split(",")[-1] for names in declared] == OPTIONS
-    assert result.stdout.splitlines()[1] == "Usage: pipewright train [OPTIONS]"
+    assert result.stdout.splitlines()[1] == "Usage: pipewright train [OPTIONS] [model]"
 
 
 # ---- errors ------------------------------------------------------------------------------------

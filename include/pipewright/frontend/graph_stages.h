@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "pipewright/frontend/partition.h"
 #include "pipewright/runtime/stage_model.h"
@@ -22,5 +23,8 @@ StageFactory graph_stages(const PartitionedGraph& parts, StateLoader load);
 /// missing.
 std::map<std::string, at::Tensor> whole_state(const Graph& whole,
                                               const std::map<std::string, at::Tensor>& of_stages);
+
+/// The names that a stage's parameter has in the whole model.
+std::vector<std::string> names_in_whole(const Graph& whole, const std::string& of_stage);
 
 }  // namespace pipewright

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pipewright/runtime/pipeline.h"
 #include "pipewright/runtime/world.h"
@@ -32,6 +34,9 @@ struct CheckpointOptions {
   int keep = 0;
   /// That of the pipeline.
   std::shared_ptr<World> world = {};
+  /// Under which other names a parameter may have been saved, where a model has several for one and which of
+  /// them a pipeline uses depends on the split.
+  std::function<std::vector<std::string>(const std::string& name)> other_names = {};
 };
 
 /// The checkpoints in a directory, one for each saved step: parameters, buffers and the state of the

@@ -17,6 +17,16 @@ StageFactory graph_stages(const PartitionedGraph& parts, StateLoader load) {
   };
 }
 
+std::vector<std::string> names_in_whole(const Graph& whole, const std::string& of_stage) {
+  std::vector<std::string> names;
+  const auto own = whole.parameters.find(of_stage.substr(0, of_stage.find(kCopy)));
+  if (own == whole.parameters.end()) return names;
+  for (const auto& [name, value] : whole.parameters) {
+    if (value == own->second) names.push_back(name);
+  }
+  return names;
+}
+
 std::map<std::string, at::Tensor> whole_state(const Graph& whole,
                                               const std::map<std::string, at::Tensor>& of_stages) {
   std::map<std::string, at::Tensor> state;

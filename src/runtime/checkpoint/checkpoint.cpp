@@ -304,8 +304,16 @@ std::optional<TrainingProgress> Checkpoints::load(Pipeline& pipeline,
   each_process(world, [&] {
     const std::filesystem::path directory = name;
     loader = Loader(directory, read_manifest(directory / Manifest::kFile));
-    const std::vector<LocalParameter> parameters = pipeline.local_parameters();
-    for (const LocalParameter& each : parameters) loader.add(each);
+    std::vector<LocalParameter> parameters = pipeline.local_parameters();
+    for (LocalParameter& each : parameters) {
+      if (!loader.has(each.name) && options_.other_names) {
+        const std::vector<std::string> others = options_.other_names(each.name);
+        const auto saved =
+            std::ranges::find_if(others, [&](const std::string& other) { return loader.has(other); });
+        if (saved != others.end()) each.name = *saved;
+      }
+      loader.add(each);
+    }
     for (const LocalParameter& each : pipeline.local_buffers()) loader.add(each);
     if (optimizer) add_optimizer(loader, parameters, *optimizer);
     if (const std::string random = random_name(world); loader.has(random)) {
