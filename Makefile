@@ -49,6 +49,7 @@ bench:  ## Benchmarks, beside PyTorch in the same run
 	@scripts/build.sh release
 	@.venv/bin/python bench/compare_planning.py build/bin/schedule_bench
 	@.venv/bin/python bench/compare_runtime.py build/bin/runtime_bench
+	@.venv/bin/python bench/compare_frontend.py build/bin/frontend_bench
 
 clean:  ## Remove what was built; .venv stays
 	@rm -rf build gallery
