@@ -20,6 +20,7 @@ constexpr std::int64_t kSchema = 8;
 constexpr const char* kModel = "models/model.json";
 constexpr const char* kWeights = "data/weights/";
 constexpr const char* kWeightsConfig = "data/weights/model_weights_config.json";
+constexpr const char* kSampleInputs = "data/sample_inputs/model.pt";
 constexpr const char* kConstants = "data/constants/";
 constexpr const char* kConstantsConfig = "data/constants/model_constants_config.json";
 
@@ -41,7 +42,7 @@ class ExportedModel::Impl {
  public:
   explicit Impl(const std::filesystem::path& file) : archive_(file) {
     if (!archive_.has(kModel)) throw Error("it has no model: was it written by torch.export.save?");
-    const Json model = parse(archive_, kModel);
+    Json model = parse(archive_, kModel);
     const Json& version = field(model, "schema_version");
     if (integer_of_json(field(version, "major")) != kSchema) {
       throw Error("it has schema version " + version.dump() + ", and only " + std::to_string(kSchema) +
@@ -57,11 +58,17 @@ class ExportedModel::Impl {
         constants[name] = tensor_of(name, entry, kConstants, tensors);
       }
     }
-    graph_ = read_graph(model, constants);
+    ReadProgram read = read_graph(model, constants);
+    graph_ = std::move(read.graph);
+    description_ = std::move(read.description);
     merge_tied();
+    model.erase("graph_module");
+    description_.program = std::move(model);
+    if (archive_.has(kSampleInputs)) description_.sample_inputs = archive_.map(kSampleInputs);
   }
 
   const Graph& graph() const { return graph_; }
+  const ProgramDescription& description() const { return description_; }
 
   std::map<std::string, at::Tensor> load(const Graph& of) const {
     std::map<std::string, at::Tensor> state;
@@ -139,6 +146,7 @@ class ExportedModel::Impl {
   Archive archive_;
   Json weights_;
   Graph graph_;
+  ProgramDescription description_;
 };
 
 ExportedModel::ExportedModel(const std::filesystem::path& file) {
@@ -155,6 +163,8 @@ ExportedModel::ExportedModel(ExportedModel&&) noexcept = default;
 ExportedModel& ExportedModel::operator=(ExportedModel&&) noexcept = default;
 
 const Graph& ExportedModel::graph() const { return impl_->graph(); }
+
+const ProgramDescription& ExportedModel::description() const { return impl_->description(); }
 
 std::map<std::string, at::Tensor> ExportedModel::load(const Graph& of) const { return impl_->load(of); }
 

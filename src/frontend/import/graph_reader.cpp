@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <set>
 #include <utility>
 
 #include "frontend/graph/number_operators.h"
@@ -26,9 +27,10 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
-/// `key,name,type;key,name,type`: the names, outermost first. A module that was called again is `name@1`.
-std::vector<std::string> modules_of(const Json& node) {
-  std::vector<std::string> modules;
+/// `key,name,type;key,name,type`: names and types, outermost first. A module that was called again is
+/// `name@1`.
+std::vector<std::pair<std::string, std::string>> modules_of(const Json& node) {
+  std::vector<std::pair<std::string, std::string>> modules;
   const auto metadata = node.find("metadata");
   if (metadata == node.end() || !metadata->is_object()) return modules;
   const auto stack = metadata->find("nn_module_stack");
@@ -36,7 +38,7 @@ std::vector<std::string> modules_of(const Json& node) {
   for (const std::string& entry : split(stack->get<std::string>(), ';')) {
     const std::vector<std::string> fields = split(entry, ',');
     if (fields.size() < 3 || fields[1].starts_with("_empty_nn_module_stack")) continue;
-    modules.push_back(fields[1].substr(0, fields[1].find('@')));
+    modules.emplace_back(fields[1].substr(0, fields[1].find('@')), fields[2]);
   }
   return modules;
 }
@@ -55,13 +57,17 @@ class GraphReader {
   GraphReader(const Json& document, const std::map<std::string, at::Tensor>& constants)
       : module_(field(document, "graph_module")), constants_(constants) {}
 
-  Graph read() {
+  ReadProgram read() {
     const Json& graph = field(module_, "graph");
+    current_ = &graph;
     const Json& signature = field(module_, "signature");
     read_inputs(list_field(graph, "inputs"), list_field(signature, "input_specs"));
     read_nodes(graph, 0);
     read_outputs(list_field(signature, "output_specs"));
-    return std::move(graph_);
+    description_.call_signature = call_signature();
+    for (const Graph::Port& port : graph_.inputs) description_.inputs.push_back(port.name);
+    for (const Graph::Port& port : graph_.outputs) description_.outputs.push_back(port.name);
+    return {std::move(graph_), std::move(description_)};
   }
 
  private:
@@ -73,7 +79,28 @@ class GraphReader {
     return static_cast<ValueId>(graph_.values.size()) - 1;
   }
 
-  ValueId give(const std::string& name) { return names_[name] = add_value(name); }
+  /// Regions have names of their own: those that are there already get a number.
+  ValueId give(const std::string& name) {
+    std::string unique = name;
+    for (int number = 1; !taken_.insert(unique).second; ++number)
+      unique = name + "." + std::to_string(number);
+    describe(unique, name);
+    return names_[name] = add_value(unique);
+  }
+
+  void describe(const std::string& unique, const std::string& name) {
+    for (const auto& [table, kind] : {std::pair("tensor_values", ValueKind::Tensor),
+                                      {"sym_int_values", ValueKind::Integer},
+                                      {"sym_float_values", ValueKind::Float},
+                                      {"sym_bool_values", ValueKind::Boolean}}) {
+      const auto values = current_->find(table);
+      if (values == current_->end() || !values->is_object()) continue;
+      if (const auto found = values->find(name); found != values->end()) {
+        description_.values[unique] = {kind, *found};
+        return;
+      }
+    }
+  }
 
   ValueId value_of(const std::string& name) const {
     const auto found = names_.find(name);
@@ -209,7 +236,9 @@ class GraphReader {
       inner[name_of(inner_inputs[at])] = std::get<ValueId>(outer.is);
     }
     std::swap(names_, inner);
+    const Json* outer_graph = std::exchange(current_, &graph);
     read_nodes(graph, depth + 1);
+    current_ = outer_graph;
     std::vector<ValueId> results;
     for (const Json& output : list_field(graph, "outputs")) results.push_back(value_of(name_of(output)));
     std::swap(names_, inner);
@@ -241,7 +270,10 @@ class GraphReader {
     GraphNode node;
     std::tie(node.op, node.overload) = operator_name(target);
     node.modes = modes_;
-    node.modules = modules_of(json);
+    for (auto& [module, type] : modules_of(json)) {
+      description_.module_types.emplace(module, std::move(type));
+      node.modules.push_back(std::move(module));
+    }
     node.arguments = arguments_of(node, list_field(json, "inputs"));
     for (const Json& output : list_field(json, "outputs")) node.outputs.push_back(read_output(output));
     graph_.nodes.push_back(std::move(node));
@@ -354,14 +386,17 @@ class GraphReader {
 
   const Json& module_;
   const std::map<std::string, at::Tensor>& constants_;
+  const Json* current_ = nullptr;  // the graph that is being read
   Graph graph_;
+  ProgramDescription description_;
   Names names_;
+  std::set<std::string> taken_;
   NodeModes modes_;
 };
 
 }  // namespace
 
-Graph read_graph(const Json& document, const std::map<std::string, at::Tensor>& constants) {
+ReadProgram read_graph(const Json& document, const std::map<std::string, at::Tensor>& constants) {
   return GraphReader(document, constants).read();
 }
 

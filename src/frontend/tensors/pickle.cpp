@@ -12,7 +12,7 @@
 namespace pipewright {
 namespace {
 
-using Kind = Pickle::Node::Kind;
+using PickleKind = Pickle::Node::Kind;
 
 /// A machine with a stack, as the format is one.
 class PickleReader {
@@ -83,7 +83,7 @@ class PickleReader {
     return values;
   }
 
-  void push_node(Kind kind, std::vector<Value> items = {}, Pickle::Global callee = {},
+  void push_node(PickleKind kind, std::vector<Value> items = {}, Pickle::Global callee = {},
                  std::size_t arguments = 0) {
     pickle_.nodes.push_back({kind, std::move(items), callee, arguments});
     stack_.emplace_back(Pickle::Reference{pickle_.nodes.size() - 1});
@@ -98,13 +98,14 @@ class PickleReader {
 
   void append(std::vector<Value> values) {
     Pickle::Node& node = top_node();
-    if (node.kind != Kind::List) damaged();
+    if (node.kind != PickleKind::List) damaged();
     std::ranges::move(values, std::back_inserter(node.items));
   }
 
   void set_items(std::vector<Value> values) {
     Pickle::Node& node = top_node();
-    if (values.size() % 2 != 0 || (node.kind != Kind::Dictionary && node.kind != Kind::Call)) damaged();
+    if (values.size() % 2 != 0 || (node.kind != PickleKind::Dictionary && node.kind != PickleKind::Call))
+      damaged();
     std::ranges::move(values, std::back_inserter(node.items));
   }
 
@@ -113,8 +114,8 @@ class PickleReader {
     const Value callee = pop();
     const auto* function = std::get_if<Pickle::Global>(&callee);
     const auto* tuple = std::get_if<Pickle::Reference>(&arguments);
-    if (!function || !tuple || pickle_.nodes[tuple->node].kind != Kind::Tuple) damaged();
-    push_node(Kind::Call, {}, *function, tuple->node);
+    if (!function || !tuple || pickle_.nodes[tuple->node].kind != PickleKind::Tuple) damaged();
+    push_node(PickleKind::Call, {}, *function, tuple->node);
   }
 
   void put(std::size_t index) {
@@ -163,20 +164,20 @@ class PickleReader {
       case 'r': put(number<std::uint32_t>()); break;
       case 'h': get(number<std::uint8_t>()); break;
       case 'j': get(number<std::uint32_t>()); break;
-      case ')': push_node(Kind::Tuple); break;
-      case ']': push_node(Kind::List); break;
-      case '}': push_node(Kind::Dictionary); break;
-      case '\x85': push_node(Kind::Tuple, pop_last(1)); break;
-      case '\x86': push_node(Kind::Tuple, pop_last(2)); break;
-      case '\x87': push_node(Kind::Tuple, pop_last(3)); break;
-      case 't': push_node(Kind::Tuple, pop_to_mark()); break;
+      case ')': push_node(PickleKind::Tuple); break;
+      case ']': push_node(PickleKind::List); break;
+      case '}': push_node(PickleKind::Dictionary); break;
+      case '\x85': push_node(PickleKind::Tuple, pop_last(1)); break;
+      case '\x86': push_node(PickleKind::Tuple, pop_last(2)); break;
+      case '\x87': push_node(PickleKind::Tuple, pop_last(3)); break;
+      case 't': push_node(PickleKind::Tuple, pop_to_mark()); break;
       case 'a': append(pop_last(1)); break;
       case 'e': append(pop_to_mark()); break;
       case 's': set_items(pop_last(2)); break;
       case 'u': set_items(pop_to_mark()); break;
       case 'R':
       case '\x81': call(); break;
-      case 'Q': push_node(Kind::Persistent, pop_last(1)); break;
+      case 'Q': push_node(PickleKind::Persistent, pop_last(1)); break;
       case 'b': pop(); break;  // attributes of the object below
       default:
         throw ParseError("its pickle has an instruction that is not supported: " +
