@@ -26,8 +26,8 @@ class ExportedModel {
   const ProgramDescription& description() const;
 
   /// The tensors of a graph's parameters and buffers, by name: this model's own graph, or a part of it. They
-  /// are mapped from the file, and copied page by page as they are changed. Names of one tensor give one
-  /// tensor.
+  /// are mapped from the file, and copied page by page as they are changed; each call gives others. Names of
+  /// one tensor give one tensor.
   std::map<std::string, at::Tensor> load(const Graph& of) const;
 
  private:

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 
+#include <utility>
+
 #include "pipewright/base/error.h"
 #include "runtime/checkpoint/mapped_file.h"
 
@@ -10,13 +12,22 @@ namespace pipewright {
 
 Archive::Archive(const std::filesystem::path& file) : mapping_(std::make_shared<MappedFile>(file)) {
   try {
-    reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(file.string());
+    reader_ = std::make_shared<caffe2::serialize::PyTorchStreamReader>(file.string());
   } catch (const c10::Error& error) {
     throw Error("it is no archive of PyTorch, or is damaged: " + std::string(error.msg()));
   }
 }
 
+Archive::Archive(std::shared_ptr<caffe2::serialize::PyTorchStreamReader> reader,
+                 std::shared_ptr<MappedFile> mapping)
+    : reader_(std::move(reader)), mapping_(std::move(mapping)) {}
+
 Archive::~Archive() = default;
+
+std::unique_ptr<Archive> Archive::again() const {
+  std::shared_ptr<MappedFile> mapping(new MappedFile(mapping_->again()));
+  return std::unique_ptr<Archive>(new Archive(reader_, std::move(mapping)));
+}
 
 bool Archive::has(const std::string& record) const { return reader_->hasRecord(record); }
 

@@ -161,8 +161,8 @@ class NodeWriter {
       // A node with one result is called as that is; others need a name of their own.
       const bool is_single = json["outputs"].size() == 1 && node.outputs[0].size() == 1 &&
                              node.outputs[0][0] >= 0 && !json["outputs"][0].contains("as_tensors");
-      json["name"] = is_single ? names_.of(node.outputs[0][0])
-                               : names_.fresh(node.op.substr(std::min(node.op.find(':'), node.op.size())));
+      json["name"] =
+          is_single ? names_.of(node.outputs[0][0]) : names_.fresh(node.op.substr(node.op.rfind(':') + 1));
       return json;
     } catch (const Error& error) {
       throw Error(node.op + (node.modules.empty() ? "" : " in " + node.modules.back()) + ": " + error.what());

@@ -55,7 +55,7 @@ class ExportedModel::Impl {
       Tensors tensors;
       for (const auto& [name, entry] : config.items()) {
         if (field(entry, "tensor_meta").is_null()) continue;  // no tensor; whoever uses it is told
-        constants[name] = tensor_of(name, entry, kConstants, tensors);
+        constants[name] = tensor_of(name, entry, kConstants, archive_, tensors);
       }
     }
     ReadProgram read = read_graph(model, constants);
@@ -73,11 +73,13 @@ class ExportedModel::Impl {
   std::map<std::string, at::Tensor> load(const Graph& of) const {
     std::map<std::string, at::Tensor> state;
     Tensors tensors;
+    // Stages, and replicas of them, change theirs each by itself.
+    const std::unique_ptr<Archive> own = archive_.again();
     for (const auto* names : {&of.parameters, &of.buffers, &of.borrowed_buffers}) {
       for (const auto& [name, value] : *names) {
         const auto entry = weights_.find(name.substr(0, name.find(kCopy)));
         if (entry == weights_.end()) throw Error("it has no tensor '" + name + "'");
-        state[name] = tensor_of(name, *entry, kWeights, tensors);
+        state[name] = tensor_of(name, *entry, kWeights, *own, tensors);
       }
     }
     return state;
@@ -87,8 +89,8 @@ class ExportedModel::Impl {
   /// By record and geometry: names of the same are of one tensor.
   using Tensors = std::map<std::string, at::Tensor>;
 
-  at::Tensor tensor_of(const std::string& name, const Json& entry, const char* folder,
-                       Tensors& tensors) const {
+  static at::Tensor tensor_of(const std::string& name, const Json& entry, const char* folder,
+                              const Archive& archive, Tensors& tensors) {
     if (field(entry, "use_pickle") == true)
       throw Error("the tensor '" + name + "' is pickled, which is not supported");
     const Json& meta = field(entry, "tensor_meta");
@@ -96,7 +98,7 @@ class ExportedModel::Impl {
     at::Tensor& tensor = tensors[path + meta.dump()];
     if (tensor.defined()) return tensor;
     if (layout_of(field(meta, "layout")) != c10::kStrided) throw Error("the tensor '" + name + "' is sparse");
-    const Archive::Bytes bytes = archive_.map(folder + path);
+    const Archive::Bytes bytes = archive.map(folder + path);
     const c10::ScalarType dtype = scalar_type_of(field(meta, "dtype"));
     const std::vector<std::int64_t> sizes = integers(field(meta, "sizes"));
     const std::vector<std::int64_t> strides = integers(field(meta, "strides"));

@@ -142,6 +142,7 @@ class Partitioner {
   void assign_names(ValueId value, std::vector<std::string> names) {
     std::vector<std::string> used;
     const std::set<int>& stages = users_[value];
+    if (stages.empty()) names_[{value, 0}] = names;  // so that it is not lost
     for (const int stage : stages) {
       if (stages.size() == 1) {
         names_[{value, stage}] = names;

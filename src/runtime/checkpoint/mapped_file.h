@@ -10,6 +10,8 @@ class MappedFile {
  public:
   /// Throws Error that says why it cannot be read, without the file's name.
   explicit MappedFile(const std::filesystem::path& file);
+  /// The same file once more: what is written to one is not seen in the other.
+  MappedFile again() const { return MappedFile(descriptor_); }
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -18,6 +20,10 @@ class MappedFile {
   std::size_t size() const { return size_; }
 
  private:
+  explicit MappedFile(int descriptor);
+  void map();
+
+  int descriptor_ = -1;
   void* begin_ = nullptr;
   std::size_t size_ = 0;
 };
