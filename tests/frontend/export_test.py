@@ -312,6 +312,82 @@ def test_decomposed_programs_with_buffers_as_outputs(stages, peer, tmp_path):
         torch.testing.assert_close(buffers[name], buffer)
 
 
+class Rotary(nn.Module):
+    """A buffer that is no part of the state dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.register_buffer("frequencies", torch.linspace(0, 1, 4), persistent=False)
+        self.register_buffer("scale", torch.full((4,), 2.0))
+
+    def forward(self, x):
+        x = self.a(x * self.scale) * self.frequencies
+        return (x + self.scale).sin() * self.frequencies
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_buffers_that_are_not_persistent(stages, peer, tmp_path):
+    model, inputs, _ = make("", tmp_path, lambda: (Rotary(), (torch.randn(3, 4),), None))
+    assert peer(f"export {stages} {tmp_path}") == "done"
+    loaded = load_stages(tmp_path)
+    names = set().union(*(stage.state_dict().keys() for stage in loaded))
+    assert names == model.state_dict().keys()
+    compare_step(loaded, model, inputs, equal, equal)
+    torch.save({"x": inputs[0]}, tmp_path / "inputs.pt")
+    assert peer(f"train {stages} {tmp_path}") == "done"
+    assert torch.load(tmp_path / "state.pt", weights_only=True).keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("name", ["shapes", "autocast", "no_grad", "mlp_dynamic", "convolutions", "dict"])
+def test_python_goes_on_with_the_program(name, peer, tmp_path):
+    """Saves it again, decomposes it, finds its modules."""
+    model, inputs, _ = make(name, tmp_path)
+    assert peer(f"export 2 {tmp_path}") == "done"
+    values = inputs
+    for number in range(2):
+        loaded = torch.export.load(tmp_path / f"stage{number}.pt2")
+        torch.export.save(loaded, tmp_path / "again.pt2")
+        wanted = loaded.module()(*values)
+        others = [torch.export.load(tmp_path / "again.pt2").module(), torch.export.unflatten(loaded)]
+        others.append(torch.export.load(tmp_path / f"stage{number}.pt2").run_decompositions().module())
+        for other in others:
+            for a, b in zip(tree_leaves(other(*values)), tree_leaves(wanted), strict=True):
+                torch.testing.assert_close(a, b)
+        values = wanted if isinstance(wanted, tuple) else (wanted,)
+
+
+class Nested(nn.Module):
+    """Regions in regions, and numbers that go in and out of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            x = x + self.b(x).float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = self.a(x)
+            with torch.no_grad():
+                rows = h.shape[0] * 2
+                target = self.b(h).float() + torch.arange(rows)[: x.shape[0], None]
+                with torch.autocast("cpu", enabled=False):
+                    target = self.b(target).softmax(-1)
+            h = self.b(h) + self.a(x)
+        return h.float() * target, torch.ones(rows) + target.sum()
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
+def test_regions_in_regions(stages, peer, tmp_path):
+    _, inputs, dynamic = make("", tmp_path, lambda: (Nested(), (torch.randn(3, 4),), ({0: BATCH},)))
+    model = torch.export.load(tmp_path / "model.pt2").module()  # export itself loses an inner no_grad
+    assert peer(f"export {stages} {tmp_path}") == "done"
+    loaded = load_stages(tmp_path)
+    compare_step(loaded, model, inputs, torch.testing.assert_close if stages > 1 else equal, equal)
+    compare_step(loaded, model, larger(inputs, dynamic), torch.testing.assert_close, torch.testing.assert_close)
+
+
 class Fraction(nn.Module):
     def __init__(self):
         super().__init__()

@@ -13,13 +13,13 @@ namespace pipewright {
 ///
 /// `graph`: the model's own, or one of `partition` of it. What a stage takes and gives is positional, in the
 /// order of its ports, numbers as numbers. `state`: its parameters and buffers by the graph's names; a copy,
-/// `NAME@STAGE`, is `NAME` in the file. What the graph never uses may be missing, and is as in the model.
-/// Throws Error that names the file, and what cannot be written.
+/// `NAME@STAGE`, is `NAME` in the file. Buffers that are not persistent, and what the graph never uses, may
+/// be missing, and are as in the model. Throws Error that names the file, and what cannot be written.
 void write_model(const std::filesystem::path& file, const ExportedModel& model, const Graph& graph,
                  const NamedTensors& state);
 
-/// The state of all stages as the unsplit model has it: copies dropped, and every name of a tensor that has
-/// several. `whole`: the graph of the model before it was cut.
+/// The state of all stages as the state dict of the unsplit model has it: without copies and buffers that are
+/// not persistent, and with every name of a tensor that has several. `whole`: the graph before it was cut.
 NamedTensors without_copies(const NamedTensors& state, const Graph& whole);
 
 }  // namespace pipewright

@@ -226,9 +226,9 @@ class NodeWriter {
       stack += (stack.empty() ? "" : ";") + ("L__self__" + module) + "," + module + "," +
                (type == module_types_.end() ? "torch.nn.Module" : type->second);
     }
-    Json metadata = Json::object();
-    if (!stack.empty()) metadata["nn_module_stack"] = std::move(stack);
-    return metadata;
+    // The last is how torch.export says that there is none.
+    constexpr const char* kNone = "_empty_nn_module_stack_from_metadata_hook";
+    return {{"nn_module_stack", stack.empty() ? c10::str(kNone, ",", kNone, ",", kNone) : stack}};
   }
 
   const Graph& graph_;

@@ -91,7 +91,8 @@ class ProgramWriter {
     for (const auto* buffers : {&graph_.buffers, &graph_.borrowed_buffers}) {
       for (const auto& [name, value] : *buffers) {
         const Json argument = {{"name", placeholder(value, seen, "b_" + name)}};
-        add_input({{"buffer", {{"arg", argument}, {"buffer_name", name}, {"persistent", true}}}},
+        const bool persistent = !graph_.non_persistent_buffers.contains(name);
+        add_input({{"buffer", {{"arg", argument}, {"buffer_name", name}, {"persistent", persistent}}}},
                   {{"as_tensor", argument}});
       }
     }

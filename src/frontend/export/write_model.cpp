@@ -32,22 +32,31 @@ class StateWriter {
   Payloads weights() {
     Payloads weights("data/weights/", "weight_");
     add(graph_.parameters, /*are_parameters=*/true, weights);
-    std::map<std::string, ValueId> buffers = graph_.buffers;
-    buffers.insert(graph_.borrowed_buffers.begin(), graph_.borrowed_buffers.end());
-    add(buffers, /*are_parameters=*/false, weights);
+    add(buffers(/*persistent=*/true), /*are_parameters=*/false, weights);
     return weights;
   }
 
-  Payloads constants() const {
+  Payloads constants() {
     Payloads constants("data/constants/", "tensor_");
     for (const auto& [value, tensor] : graph_.constants) {
       constants.add({constant_name(value)}, tensor, /*is_parameter=*/false, /*requires_grad=*/false);
     }
+    add(buffers(/*persistent=*/false), /*are_parameters=*/false, constants);
     return constants;
   }
 
  private:
-  void add(const std::map<std::string, ValueId>& named, bool are_parameters, Payloads& weights) {
+  std::map<std::string, ValueId> buffers(bool persistent) const {
+    std::map<std::string, ValueId> some;
+    for (const auto* named : {&graph_.buffers, &graph_.borrowed_buffers}) {
+      for (const auto& [name, value] : *named) {
+        if (graph_.non_persistent_buffers.contains(name) != persistent) some[name] = value;
+      }
+    }
+    return some;
+  }
+
+  void add(const std::map<std::string, ValueId>& named, bool are_parameters, Payloads& payloads) {
     std::map<ValueId, std::vector<std::string>> names;
     for (const auto& [name, value] : named) names[value].push_back(name);
     for (const auto& [value, all] : names) {
@@ -57,7 +66,7 @@ class StateWriter {
       std::vector<std::string> in_file;
       in_file.reserve(all.size());
       for (const std::string& name : all) in_file.push_back(name_in_file(name));
-      weights.add(in_file, tensor, are_parameters, are_parameters && field(meta, "requires_grad") == true);
+      payloads.add(in_file, tensor, are_parameters, are_parameters && field(meta, "requires_grad") == true);
     }
   }
 
@@ -66,9 +75,10 @@ class StateWriter {
       if (const auto found = state_.find(name); found != state_.end() && found->second.defined())
         return found->second;
     }
-    if (used_.contains(value)) throw Error("there is no tensor for '" + names.front() + "'");
-    Graph only;  // nothing uses it, so it is as it was
-    only.parameters[names.front()] = value;
+    if (used_.contains(value) && !graph_.non_persistent_buffers.contains(names.front()))
+      throw Error("there is no tensor for '" + names.front() + "'");
+    Graph only;  // as it was
+    only.buffers[names.front()] = value;
     return model_.load(only).at(names.front());
   }
 
@@ -141,13 +151,14 @@ void write_model(const std::filesystem::path& file, const ExportedModel& model, 
 
 NamedTensors without_copies(const NamedTensors& state, const Graph& whole) {
   NamedTensors without;
-  std::map<std::string, at::Tensor> by_name;
-  for (const auto& [name, tensor] : state) by_name.emplace(name_in_file(name), tensor);
+  for (const auto& [name, tensor] : state) {
+    const std::string own = name_in_file(name);
+    if (!whole.non_persistent_buffers.contains(own)) without.emplace(own, tensor);
+  }
   std::map<ValueId, at::Tensor> by_value;
   for (const auto& [name, value] : whole.parameters) {
-    if (const auto found = by_name.find(name); found != by_name.end()) by_value.emplace(value, found->second);
+    if (const auto found = without.find(name); found != without.end()) by_value.emplace(value, found->second);
   }
-  for (const auto& [name, tensor] : by_name) without[name] = tensor;
   for (const auto& [name, value] : whole.parameters) {
     if (const auto found = by_value.find(value); found != by_value.end()) without[name] = found->second;
   }

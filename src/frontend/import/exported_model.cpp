@@ -51,9 +51,9 @@ class ExportedModel::Impl {
     weights_ = field(parse(archive_, kWeightsConfig), "config");
     std::map<std::string, at::Tensor> constants;
     if (archive_.has(kConstantsConfig)) {
-      const Json config = field(parse(archive_, kConstantsConfig), "config");
+      constants_ = field(parse(archive_, kConstantsConfig), "config");
       Tensors tensors;
-      for (const auto& [name, entry] : config.items()) {
+      for (const auto& [name, entry] : constants_.items()) {
         if (field(entry, "tensor_meta").is_null()) continue;  // no tensor; whoever uses it is told
         constants[name] = tensor_of(name, entry, kConstants, archive_, tensors);
       }
@@ -77,9 +77,8 @@ class ExportedModel::Impl {
     const std::unique_ptr<Archive> own = archive_.again();
     for (const auto* names : {&of.parameters, &of.buffers, &of.borrowed_buffers}) {
       for (const auto& [name, value] : *names) {
-        const auto entry = weights_.find(name.substr(0, name.find(kCopy)));
-        if (entry == weights_.end()) throw Error("it has no tensor '" + name + "'");
-        state[name] = tensor_of(name, *entry, kWeights, *own, tensors);
+        const auto [entry, folder] = entry_of(name.substr(0, name.find(kCopy)));
+        state[name] = tensor_of(name, entry, folder, *own, tensors);
       }
     }
     return state;
@@ -89,13 +88,23 @@ class ExportedModel::Impl {
   /// By record and geometry: names of the same are of one tensor.
   using Tensors = std::map<std::string, at::Tensor>;
 
+  /// Where a parameter or buffer is described, and the folder of its record: those that are not in a state
+  /// dict are with the constants.
+  std::pair<const Json&, const char*> entry_of(const std::string& name) const {
+    if (const auto found = weights_.find(name); found != weights_.end()) return {*found, kWeights};
+    if (graph_.non_persistent_buffers.contains(name)) {
+      if (const auto found = constants_.find(name); found != constants_.end()) return {*found, kConstants};
+    }
+    throw ParseError("it has no tensor '" + name + "'");
+  }
+
   static at::Tensor tensor_of(const std::string& name, const Json& entry, const char* folder,
                               const Archive& archive, Tensors& tensors) {
     if (field(entry, "use_pickle") == true)
       throw Error("the tensor '" + name + "' is pickled, which is not supported");
     const Json& meta = field(entry, "tensor_meta");
     const std::string path = text_field(entry, "path_name");
-    at::Tensor& tensor = tensors[path + meta.dump()];
+    at::Tensor& tensor = tensors[folder + path + meta.dump()];
     if (tensor.defined()) return tensor;
     if (layout_of(field(meta, "layout")) != c10::kStrided) throw Error("the tensor '" + name + "' is sparse");
     const Archive::Bytes bytes = archive.map(folder + path);
@@ -119,10 +128,9 @@ class ExportedModel::Impl {
     std::map<ValueId, ValueId> same;
     for (auto* names : {&graph_.parameters, &graph_.buffers}) {
       for (auto& [name, value] : *names) {
-        const auto entry = weights_.find(name);
-        if (entry == weights_.end()) throw ParseError("it has no tensor '" + name + "'");
-        const auto [found, is_new] =
-            first.emplace(text_field(*entry, "path_name") + field(*entry, "tensor_meta").dump(), value);
+        const auto [entry, folder] = entry_of(name);
+        const auto [found, is_new] = first.emplace(
+            folder + text_field(entry, "path_name") + field(entry, "tensor_meta").dump(), value);
         if (!is_new) same[std::exchange(value, found->second)] = found->second;
       }
     }
@@ -147,6 +155,7 @@ class ExportedModel::Impl {
 
   Archive archive_;
   Json weights_;
+  Json constants_ = Json::object();
   Graph graph_;
   ProgramDescription description_;
 };

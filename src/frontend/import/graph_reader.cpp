@@ -134,7 +134,9 @@ class GraphReader {
       if (kind == "parameter") {
         graph_.parameters[text_field(what, "parameter_name")] = give(text_field(field(what, "arg"), "name"));
       } else if (kind == "buffer") {
-        graph_.buffers[text_field(what, "buffer_name")] = give(text_field(field(what, "arg"), "name"));
+        const std::string name = text_field(what, "buffer_name");
+        graph_.buffers[name] = give(text_field(field(what, "arg"), "name"));
+        if (field(what, "persistent") == false) graph_.non_persistent_buffers.insert(name);
       } else if (kind == "tensor_constant") {
         const std::string name = text_field(what, "tensor_constant_name");
         const auto found = constants_.find(name);

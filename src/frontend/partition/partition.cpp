@@ -226,6 +226,7 @@ class Partitioner {
                                                               : *stages.begin();
       if (stage != home && !stages.contains(stage)) continue;
       (stage == home ? part.buffers : part.borrowed_buffers)[name] = add(value);
+      if (graph_.non_persistent_buffers.contains(name)) part.non_persistent_buffers.insert(name);
     }
     for (const auto& [value, tensor] : graph_.constants) {
       if (users_[value].contains(stage)) part.constants[add(value)] = tensor;
