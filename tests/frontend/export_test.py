@@ -166,11 +166,6 @@ def test_python_trains_the_stages(name, stages, peer, tmp_path):
         compare_step(loaded, model, larger(inputs, dynamic), same, same)
 
 
-def node_count(file):
-    with zipfile.ZipFile(file) as archive:
-        return len(program(archive)["graph_module"]["graph"]["nodes"])
-
-
 def program(archive):
     return json.loads(archive.read(next(name for name in archive.namelist() if name.endswith("models/model.json"))))
 
@@ -211,7 +206,12 @@ def test_cuts_at_every_node(name, peer, tmp_path):
 
 @pytest.mark.parametrize(
     "name, cuts",
-    [("gpt", "blocks.1,blocks.2,head"), ("gpt_tied", "+tokens,+blocks.1"), ("unet", "down2,up2,up1"), ("repeated", "frozen")],
+    [
+        ("gpt", "blocks.1,blocks.2,head"),
+        ("gpt_tied", "+tokens,+blocks.1"),
+        ("unet", "down2,up2,up1"),
+        ("repeated", "frozen"),
+    ],
 )
 def test_cuts_at_modules(name, cuts, peer, tmp_path):
     model, inputs, _ = make(name, tmp_path)
@@ -412,9 +412,15 @@ def test_weights_that_do_not_fit_are_refused(peer, tmp_path):
     assert "the tensor '0.weight' is Float [3, 6], but the model takes Float [12, 6]" in peer(f"export 1 {tmp_path}")
     torch.save(state | {"0.weight": state["0.weight"].double()}, tmp_path / "state.pt")
     assert "the tensor '0.weight' is Double [12, 6]" in peer(f"export 1 {tmp_path}")
-    both = torch.randn(2, 12)
-    torch.save(state | {"0.bias": both[0], "0.weight": both.flatten()[6:].repeat(4).reshape(12, 6)}, tmp_path / "state.pt")
+    both = torch.randn(84)
+    torch.save(state | {"0.bias": both[60:72], "0.weight": both[:72].view(12, 6)}, tmp_path / "state.pt")
+    answer = peer(f"export 1 {tmp_path}")
+    assert "'0.bias' and '0.weight' share memory" in answer or "'0.weight' and '0.bias' share memory" in answer
+    torch.save(state | {"0.bias": both[72:], "0.weight": both[:72].view(6, 12).t()}, tmp_path / "state.pt")
     assert peer(f"export 1 {tmp_path}") == "done"
+    written = load_stages(tmp_path)[0].state_dict()
+    equal(written["0.bias"], both[72:])
+    equal(written["0.weight"], both[:72].view(6, 12).t())
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])

@@ -20,6 +20,14 @@ Json tensor_json(const at::Tensor& tensor, bool requires_grad) {
           {"layout", number_of(c10::kStrided)}};
 }
 
+/// How many bytes a tensor reaches over.
+std::size_t extent_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return 0;
+  std::int64_t last = 0;
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return static_cast<std::size_t>(last + 1) * tensor.element_size();
+}
+
 }  // namespace
 
 void Payloads::add(const std::vector<std::string>& names, const at::Tensor& tensor, bool is_parameter,
@@ -30,11 +38,11 @@ void Payloads::add(const std::vector<std::string>& names, const at::Tensor& tens
   const at::Tensor dense =
       tensor.is_non_overlapping_and_dense() ? tensor.detach() : tensor.detach().contiguous();
   const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
-  Payload payload{dense.cpu(), begin, begin + dense.nbytes(), names.front()};
+  Payload payload{dense.cpu(), begin, begin + extent_of(tensor), names.front()};
   for (const Payload& other : payloads_) {
     if (payload.begin < other.end && other.begin < payload.end) {
       throw Error("the tensors '" + other.name + "' and '" + payload.name +
-                  "' share memory, but are not the same: they cannot be written");
+                  "' share memory, which they would not in Python: give copies of them");
     }
   }
   for (const std::string& name : names) {

@@ -19,8 +19,7 @@ class Payloads {
   /// `folder`: with a slash at its end; `prefix`: of the records' names in it.
   Payloads(std::string folder, std::string prefix) : folder_(std::move(folder)), prefix_(std::move(prefix)) {}
 
-  /// One tensor under several names. Throws Error for a tensor that shares memory with an earlier one: Python
-  /// would have two of them.
+  /// One tensor under several names. Throws Error for a tensor that shares memory with an earlier one.
   void add(const std::vector<std::string>& names, const at::Tensor& tensor, bool is_parameter,
            bool requires_grad);
 

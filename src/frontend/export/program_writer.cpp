@@ -18,10 +18,6 @@ Json tuple_spec(Json children) {
 
 std::string spec_text(const Json& tree) { return Json::array({1, tree}).dump(); }
 
-bool has_names(const std::vector<Graph::Port>& ports, const std::vector<std::string>& names) {
-  return std::ranges::equal(ports, names, {}, &Graph::Port::name);
-}
-
 class ProgramWriter {
  public:
   ProgramWriter(const Graph& graph, const ProgramDescription& description)
@@ -207,6 +203,10 @@ class ProgramWriter {
 };
 
 }  // namespace
+
+bool has_names(const std::vector<Graph::Port>& ports, const std::vector<std::string>& names) {
+  return std::ranges::equal(ports, names, {}, &Graph::Port::name);
+}
 
 std::string name_in_file(const std::string& name) { return name.substr(0, name.find(kCopy)); }
 

@@ -10,10 +10,11 @@ ValueNames::ValueNames(const Graph& graph, const ProgramDescription& description
   for (const std::string& value : graph.values) names_.push_back(fresh(value));
 }
 
-const ValueDescription& ValueNames::description(ValueId value) const {
-  const std::string& name = graph_.values[static_cast<std::size_t>(value)];
-  const auto found = description_.values.find(name);
-  if (found == description_.values.end())
+const ValueDescription& description_of(ValueId value, const Graph& graph,
+                                       const ProgramDescription& description) {
+  const std::string& name = graph.values[static_cast<std::size_t>(value)];
+  const auto found = description.values.find(name);
+  if (found == description.values.end())
     throw Error("the model does not say what '" + name + "' is: was it exported from another?");
   return found->second;
 }

@@ -9,14 +9,19 @@
 
 namespace pipewright {
 
+/// Throws Error for a value that the description does not know.
+const ValueDescription& description_of(ValueId value, const Graph& graph,
+                                       const ProgramDescription& description);
+
 /// What the values of a graph are called in a file, and what they are: names that Python takes, each once.
 class ValueNames {
  public:
-  /// Throws Error, when asked, for a value that the description does not know.
   ValueNames(const Graph& graph, const ProgramDescription& description);
 
   const std::string& of(ValueId value) const { return names_[static_cast<std::size_t>(value)]; }
-  const ValueDescription& description(ValueId value) const;
+  const ValueDescription& description(ValueId value) const {
+    return description_of(value, graph_, description_);
+  }
   ValueKind kind(ValueId value) const { return description(value).kind; }
 
   /// A name that nothing has yet, like the one given.

@@ -9,6 +9,7 @@
 #include "frontend/archive/archive_writer.h"
 #include "frontend/export/payloads.h"
 #include "frontend/export/program_writer.h"
+#include "frontend/export/value_names.h"
 #include "frontend/graph/uses.h"
 #include "frontend/schema/schema_numbers.h"
 
@@ -61,7 +62,7 @@ class StateWriter {
     for (const auto& [name, value] : named) names[value].push_back(name);
     for (const auto& [value, all] : names) {
       const at::Tensor tensor = tensor_of(value, all);
-      const Json& meta = description_of(value).meta;
+      const Json& meta = description_of(value, graph_, model_.description()).meta;
       check_is_as_before(all.front(), tensor, meta);
       std::vector<std::string> in_file;
       in_file.reserve(all.size());
@@ -80,14 +81,6 @@ class StateWriter {
     Graph only;  // as it was
     only.buffers[names.front()] = value;
     return model_.load(only).at(names.front());
-  }
-
-  const ValueDescription& description_of(ValueId value) const {
-    const std::string& name = graph_.values[static_cast<std::size_t>(value)];
-    const auto found = model_.description().values.find(name);
-    if (found == model_.description().values.end())
-      throw Error("the model does not say what '" + name + "' is: was it exported from another?");
-    return found->second;
   }
 
   static void check_is_as_before(const std::string& name, const at::Tensor& tensor, const Json& meta) {
@@ -120,9 +113,7 @@ void write_program(const std::filesystem::path& file, const ExportedModel& model
   StateWriter tensors(model, graph, state);
   const Payloads weights = tensors.weights();
   const Payloads constants = tensors.constants();
-  bool has_sample = description.sample_inputs.size > 0 && graph.inputs.size() == description.inputs.size();
-  for (std::size_t at = 0; has_sample && at < graph.inputs.size(); ++at)
-    has_sample = graph.inputs[at].name == description.inputs[at];
+  const bool has_sample = has_names(graph.inputs, description.inputs);
   write_archive(file, [&](caffe2::serialize::PyTorchStreamWriter& writer) {
     writer.setMinVersion(kArchiveVersion);
     weights.write(writer, "model_weights_config.json");
