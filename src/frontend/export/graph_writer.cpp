@@ -223,8 +223,9 @@ class NodeWriter {
     std::string stack;
     for (const std::string& module : node.modules) {
       const auto type = module_types_.find(module);
-      stack += (stack.empty() ? "" : ";") + ("L__self__" + module) + "," + module + "," +
-               (type == module_types_.end() ? "torch.nn.Module" : type->second);
+      if (!stack.empty()) stack += ';';
+      stack += c10::str("L__self__", module, ",", module, ",",
+                        type == module_types_.end() ? "torch.nn.Module" : type->second);
     }
     // The last is how torch.export says that there is none.
     constexpr const char* kNone = "_empty_nn_module_stack_from_metadata_hook";

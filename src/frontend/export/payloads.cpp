@@ -25,7 +25,7 @@ std::size_t extent_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return 0;
   std::int64_t last = 0;
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  return static_cast<std::size_t>(last + 1) * tensor.element_size();
+  return static_cast<std::size_t>((last + 1) * static_cast<std::int64_t>(tensor.element_size()));
 }
 
 }  // namespace

@@ -1,9 +1,7 @@
 #include "frontend/tensors/pickle.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -43,8 +41,9 @@ class PickleReader {
   /// Little-endian.
   template <typename Number>
   Number number() {
-    Number read;
-    std::memcpy(&read, take(sizeof read).data(), sizeof read);
+    Number read = 0;
+    const std::string_view bytes = take(sizeof read);
+    std::memcpy(&read, bytes.begin(), bytes.size());
     return read;
   }
 
@@ -58,7 +57,7 @@ class PickleReader {
 
   Value pop() {
     if (stack_.size() <= floor()) damaged();
-    Value value = std::move(stack_.back());
+    const Value value = stack_.back();
     stack_.pop_back();
     return value;
   }
@@ -69,7 +68,7 @@ class PickleReader {
   std::vector<Value> pop_to_mark() {
     if (marks_.empty()) damaged();
     const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
-    std::vector<Value> values(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
+    std::vector<Value> values(from, stack_.end());
     stack_.erase(from, stack_.end());
     marks_.pop_back();
     return values;
@@ -78,7 +77,7 @@ class PickleReader {
   std::vector<Value> pop_last(std::size_t count) {
     if (stack_.size() < floor() + count) damaged();
     const auto from = stack_.end() - static_cast<std::ptrdiff_t>(count);
-    std::vector<Value> values(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
+    std::vector<Value> values(from, stack_.end());
     stack_.erase(from, stack_.end());
     return values;
   }
@@ -96,17 +95,17 @@ class PickleReader {
     return pickle_.nodes[reference->node];
   }
 
-  void append(std::vector<Value> values) {
+  void append(const std::vector<Value>& values) {
     Pickle::Node& node = top_node();
     if (node.kind != PickleKind::List) damaged();
-    std::ranges::move(values, std::back_inserter(node.items));
+    node.items.insert(node.items.end(), values.begin(), values.end());
   }
 
-  void set_items(std::vector<Value> values) {
+  void set_items(const std::vector<Value>& values) {
     Pickle::Node& node = top_node();
     if (values.size() % 2 != 0 || (node.kind != PickleKind::Dictionary && node.kind != PickleKind::Call))
       damaged();
-    std::ranges::move(values, std::back_inserter(node.items));
+    node.items.insert(node.items.end(), values.begin(), values.end());
   }
 
   void call() {
@@ -135,7 +134,7 @@ class PickleReader {
     const std::string_view bytes = take(size);
     const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80U) != 0;
     std::int64_t value = negative ? -1 : 0;
-    std::memcpy(&value, bytes.data(), bytes.size());
+    std::memcpy(&value, bytes.begin(), bytes.size());
     stack_.emplace_back(value);
   }
 
