@@ -8,7 +8,6 @@
 
 #include "pipewright/base/error.h"
 #include "pipewright/frontend/graph_stages.h"
-#include "pipewright/frontend/tensor_file.h"
 
 namespace pipewright::cli {
 namespace {
@@ -112,11 +111,12 @@ StageFactory CutModel::stages() const {
   return graph_stages(parts_, [this](const Graph& of) { return load(of); });
 }
 
-std::map<std::string, at::Tensor> CutModel::load(const Graph& of) const {
-  std::map<std::string, at::Tensor> state = model_.load(of);
+NamedTensors CutModel::load(const Graph& of) const {
+  NamedTensors state = model_.load(of);
   if (weights_.empty()) return state;
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : state) {
+    if (graph().non_persistent_buffers.contains(name)) continue;
     const auto found = weights_.find(name.substr(0, name.find(kCopy)));
     if (found == weights_.end()) throw Error("--weights has no '" + name + "'");
     if (found->second.sizes() != tensor.sizes()) throw Error("--weights has '" + name + "' of another size");

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/partition.h"
 #include "pipewright/frontend/split.h"
+#include "pipewright/frontend/tensor_file.h"
 #include "pipewright/runtime/pipeline.h"
 
 namespace pipewright::cli {
@@ -38,20 +38,21 @@ class CutModel {
   CutModel(const ModelOptions& options, Stage stages, World* world);
 
   const Graph& graph() const { return model_.graph(); }
+  const ExportedModel& model() const { return model_; }
   const std::vector<std::size_t>& cuts() const { return cuts_; }
   const NodeCosts& costs() const { return costs_; }
   const PartitionedGraph& parts() const { return parts_; }
 
+  /// The parameters and buffers of a stage, or of the whole graph.
+  NamedTensors load(const Graph& of) const;
   /// REQUIRES: this object outlives what it returns.
   StageFactory stages() const;
   /// How its stages belong together.
   void connect(PipelineOptions& options) const;
 
  private:
-  std::map<std::string, at::Tensor> load(const Graph& of) const;
-
   ExportedModel model_;
-  std::map<std::string, at::Tensor> weights_;  // instead of the model's
+  NamedTensors weights_;  // instead of the model's
   NodeCosts costs_;
   std::vector<std::size_t> cuts_;
   PartitionedGraph parts_;

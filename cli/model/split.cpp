@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "model/model_options.h"
 #include "model/stage_modules.h"
 #include "pipewright/base/error.h"
+#include "pipewright/frontend/write_model.h"
 #include "torch/command.h"
 
 namespace pipewright::cli {
@@ -19,6 +22,7 @@ namespace {
 struct SplitOptions {
   ModelOptions model;
   int stages = 0;
+  std::string directory;
   bool graphs = false;
   bool json = false;
 };
@@ -166,6 +170,16 @@ void print_table(const SplitOptions& options, const CutModel& cut) {
   }
 }
 
+void write_stages(const CutModel& cut, const std::filesystem::path& directory) {
+  std::filesystem::create_directories(directory);
+  for (std::size_t stage = 0; stage < cut.parts().stages.size(); ++stage) {
+    const Graph& part = cut.parts().stages[stage];
+    const std::filesystem::path file = directory / ("stage_" + std::to_string(stage) + ".pt2");
+    write_model(file, cut.model(), part, cut.load(part));
+    std::cerr << "wrote " << file.string() << '\n';
+  }
+}
+
 void run(const SplitOptions& options) {
   if (options.stages < 0) throw ArgumentError("--stages must be at least 1");
   const CutModel cut(options.model, options.stages, nullptr);
@@ -174,6 +188,7 @@ void run(const SplitOptions& options) {
   } else if (!options.graphs) {
     print_table(options, cut);
   }
+  if (!options.directory.empty()) write_stages(cut, options.directory);
   if (options.graphs) {
     for (std::size_t stage = 0; stage < cut.parts().stages.size(); ++stage) {
       std::cout << "## stage " << stage << '\n' << to_text(cut.parts().stages[stage]) << '\n';
@@ -188,6 +203,8 @@ void add_split_command(CLI::App& app) {
   const auto options = std::make_shared<SplitOptions>();
   options->model.add_to(*command)->required();
   command->add_option("--stages", options->stages, "Number of stages, where nothing else says it");
+  command->add_option("-o,--output", options->directory,
+                      "Write each stage into this directory, stage_0.pt2, …, for torch.export.load");
   auto* graphs =
       command->add_flag("--graphs", options->graphs, "Print what each stage computes, a line a node");
   command->add_flag("--json", options->json, "The same as JSON")->excludes(graphs);

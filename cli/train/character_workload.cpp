@@ -2,6 +2,7 @@
 
 #include "gpt/data.h"
 #include "gpt/gpt.h"
+#include "pipewright/frontend/tensor_file.h"
 #include "train/workload.h"
 
 namespace pipewright::cli {
@@ -30,7 +31,9 @@ class CharacterWorkload : public Workload {
   std::int64_t items_per_step() const override { return rows_ * config_.context; }
   std::string item() const override { return "tokens"; }
   std::vector<std::string> other_names(const std::string&) const override { return {}; }
-  Pipeline::StateDict whole_state(const Pipeline::StateDict& of_stages) const override { return of_stages; }
+  void write(const std::filesystem::path& file, const Pipeline::StateDict& of_stages) const override {
+    write_tensors(file, of_stages);
+  }
 
  private:
   at::Tensor rows_of(const std::vector<int>& replicas, const at::Tensor& all) const {

@@ -9,6 +9,7 @@
 #include "model/row_data.h"
 #include "pipewright/base/error.h"
 #include "pipewright/frontend/graph_stages.h"
+#include "pipewright/frontend/write_model.h"
 #include "train/workload.h"
 
 namespace pipewright::cli {
@@ -89,8 +90,13 @@ class ModelWorkload : public Workload {
   std::vector<std::string> other_names(const std::string& name) const override {
     return names_in_whole(cut_.graph(), name);
   }
-  Pipeline::StateDict whole_state(const Pipeline::StateDict& of_stages) const override {
-    return pipewright::whole_state(cut_.graph(), of_stages);
+  void write(const std::filesystem::path& file, const Pipeline::StateDict& of_stages) const override {
+    const NamedTensors state = without_copies(of_stages, cut_.graph());
+    if (file.extension() == ".pt2") {
+      write_model(file, cut_.model(), cut_.graph(), state);
+    } else {
+      write_tensors(file, state);
+    }
   }
 
  private:

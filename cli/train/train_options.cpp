@@ -55,9 +55,9 @@ void add_data_options(CLI::App& app, TrainOptions& options) {
          "Of the model's first output and the target; output: the model's own, named loss or the first")
       ->check(CLI::IsMember({"cross_entropy", "mse", "output"}))
       ->capture_default_str();
-  app.add_option(
-      "--save", options.save,
-      "Write the trained parameters and buffers here, .pt or .safetensors, by their names in Python");
+  app.add_option("--save", options.save,
+                 "Write the trained parameters and buffers here, .pt or .safetensors, by their names in "
+                 "Python, or the whole exported model, .pt2");
   app.add_option(
       "--batch", options.batch,
       "Rows of one microbatch [of the language model 4, of an exported one those it was exported with]");
@@ -145,9 +145,9 @@ void TrainOptions::add_to(CLI::App& app) {
 
 void TrainOptions::check() const {
   if (steps < 1) throw ArgumentError("--steps must be at least 1");
-  if (exported.file.empty() && (exported.says_where() || !data.empty() || !save.empty())) {
+  if (exported.file.empty() && (exported.says_where() || !data.empty() || !exported.weights.empty())) {
     throw ArgumentError(
-        "--at, --after, --modules, --data and --save need a model: pipewright train MODEL.pt2");
+        "--at, --after, --modules, --weights and --data need a model: pipewright train MODEL.pt2");
   }
   if (!exported.file.empty() && data.empty()) {
     throw ArgumentError("--data is missing: the file with the rows that " + exported.file + " learns from");

@@ -91,7 +91,7 @@ void Trainer::save() const { checkpoints_->save(*pipeline_, optimizer_.get(), {.
 
 void Trainer::write_model(const std::filesystem::path& file) const {
   const Pipeline::StateDict own = pipeline_->state_dict();
-  if (!world_) return write_tensors(file, workload_->whole_state(own));
+  if (!world_) return workload_->write(file, own);
   // Each process its part, which the first one puts together.
   const auto part = [&](int process) {
     return std::filesystem::path(file.string() + ".part-" + std::to_string(process) + ".safetensors");
@@ -101,7 +101,7 @@ void Trainer::write_model(const std::filesystem::path& file) const {
   if (world_->rank() == 0) {
     Pipeline::StateDict all;
     for (int process = 0; process < processes; ++process) all.merge(read_tensors(part(process)));
-    write_tensors(file, workload_->whole_state(all));
+    workload_->write(file, all);
   }
   world_->all_gather("");
   std::filesystem::remove(part(world_->rank()));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +26,8 @@ class Workload {
   virtual std::string item() const = 0;
   /// For a parameter of a stage, the names that it may have under another split.
   virtual std::vector<std::string> other_names(const std::string& name) const = 0;
-  /// The whole model's parameters and buffers under the names that its author gave them.
-  virtual Pipeline::StateDict whole_state(const Pipeline::StateDict& of_stages) const = 0;
+  /// Writes the whole model with the parameters and buffers of its stages.
+  virtual void write(const std::filesystem::path& file, const Pipeline::StateDict& of_stages) const = 0;
 };
 
 /// A small language model of characters.

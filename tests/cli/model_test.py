@@ -148,6 +148,15 @@ def test_what_a_stage_computes(folder, fine):
     assert "aten::scaled_dot_product_attention" in text
 
 
+@pytest.mark.parametrize("name", ["gpt", "tied"])
+def test_stage_files_load_in_python(name, folder, fine, tmp_path):
+    fine("split", folder / f"{name}.pt2", "--stages", 3, "-o", tmp_path / "stages")
+    assert sorted(path.name for path in (tmp_path / "stages").iterdir()) == [f"stage_{n}.pt2" for n in range(3)]
+    stages = [torch.export.load(tmp_path / "stages" / f"stage_{n}.pt2").module() for n in range(3)]
+    names = {each for stage in stages for each, _ in stage.named_parameters()}
+    assert names >= {each for each, _ in gpt(name == "tied").named_parameters()}
+
+
 @pytest.mark.parametrize(
     "arguments, word",
     [
@@ -203,6 +212,18 @@ def test_saved_parameters_are_those_of_python(name, suffix, folder, fine, tmp_pa
     fine("run", folder / f"{name}.pt2", "--weights", saved, "--inputs", folder / "data.pt", "--outputs", outputs, "-p", 2)
     model.load_state_dict(state)
     torch.testing.assert_close(torch.load(outputs)["0"], model(torch.load(folder / "data.pt")["ids"]).detach())
+
+
+def test_trained_model_as_an_exported_one(folder, fine, tmp_path):
+    model = gpt()
+    data = torch.load(folder / "data.pt")
+    trained_in_python(model, data, next_loss, 3, 0.3)
+    fine(
+        *["train", folder / "gpt.pt2", "--data", folder / "data.pt", "--steps", 3, "--schedule", "1F1B"],
+        *["-p", 3, "-m", 4, "--optimizer", "sgd", "--lr", 0.3, "--save", tmp_path / "trained.pt2"],
+    )
+    again = torch.export.load(tmp_path / "trained.pt2").module()
+    torch.testing.assert_close(again(data["ids"]), model(data["ids"]), rtol=1e-4, atol=1e-4)
 
 
 def test_processes_train_alike_and_save_one_file(folder, fine, program, tmp_path):
@@ -326,7 +347,7 @@ def test_outputs_are_those_of_python(size, folder, fine, tmp_path):
 def test_help_tells_all(fine):
     common = ["--at", "--after", "--modules", "--costs", "--weights", "--help"]
     for command, options in {
-        "split": ["--stages", "--graphs", "--json"],
+        "split": ["--stages", "--output", "--graphs", "--json"],
         "run": ["--inputs", "--outputs", "--ranks", "--microbatches", "--stages-per-rank", "--threads-per-rank"],
         "train": ["--data", "--loss", "--save", "--batch", "--seed"],
     }.items():

@@ -3,18 +3,16 @@
 // dictionaries by name. The gradients are those of the sum of all outputs, each with weights that both sides
 // know.
 //
-// CUTS: 0, and it is run as it is; a number of stages, and it is run as a pipeline, cut anywhere; or modules
-// to cut before, `blocks.1,blocks.2`, and after, `+blocks.2`.
+// CUTS: 0, and it is run as it is; or where to cut (cuts.h), and it is run as a pipeline.
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/api/include/torch/serialize.h>
 #include <torch/torch.h>
 
-#include <cctype>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
+#include "cuts.h"
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/graph_module.h"
 #include "pipewright/frontend/partition.h"
@@ -71,22 +69,6 @@ Result run_whole(const ExportedModel& model, const Values& inputs) {
   return result;
 }
 
-std::vector<std::size_t> even_cuts(const Graph& graph, std::size_t stages) {
-  stages = std::min(stages, graph.nodes.size());
-  std::vector<std::size_t> cuts;
-  for (std::size_t stage = 1; stage < stages; ++stage) cuts.push_back(stage * graph.nodes.size() / stages);
-  return cuts;
-}
-
-std::vector<std::size_t> cuts_at_modules(const Graph& graph, const std::string& modules) {
-  std::vector<std::size_t> cuts;
-  std::istringstream names(modules);
-  for (std::string name; std::getline(names, name, ',');) {
-    cuts.push_back(name.starts_with('+') ? cut_after(graph, name.substr(1)) : cut_before(graph, name));
-  }
-  return cuts;
-}
-
 Result run_stages(const ExportedModel& model, const Values& inputs, const std::vector<std::size_t>& cuts) {
   const Graph& graph = model.graph();
   const PartitionedGraph parts = partition(graph, cuts);
@@ -116,11 +98,8 @@ void run(const std::string& cuts, const std::string& folder) {
   Values inputs;
   const c10::IValue brought = read(folder + "/inputs.pt");
   for (const c10::IValue& input : brought.toListRef()) inputs.push_back(input.toTensor());
-  const bool is_number = std::isdigit(static_cast<unsigned char>(cuts.front())) != 0;
-  const Result result = cuts == "0" ? run_whole(model, inputs)
-                                    : run_stages(model, inputs,
-                                                 is_number ? even_cuts(model.graph(), std::stoul(cuts))
-                                                           : cuts_at_modules(model.graph(), cuts));
+  const Result result =
+      cuts == "0" ? run_whole(model, inputs) : run_stages(model, inputs, cuts_of(model.graph(), cuts));
   write(folder + "/outputs.pt", result.outputs);
   write(folder + "/gradients.pt", result.gradients);
   write(folder + "/buffers.pt", result.buffers);

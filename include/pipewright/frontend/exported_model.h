@@ -9,6 +9,8 @@
 
 namespace pipewright {
 
+struct ProgramDescription;
+
 /// A model that `torch.export.save` has written. Weights stay in the file until they are asked for.
 class ExportedModel {
  public:
@@ -20,9 +22,12 @@ class ExportedModel {
 
   const Graph& graph() const;
 
+  /// What else the file says of it: for write_model.
+  const ProgramDescription& description() const;
+
   /// The tensors of a graph's parameters and buffers, by name: this model's own graph, or a part of it. They
-  /// are mapped from the file, and copied page by page as they are changed. Names of one tensor give one
-  /// tensor; those of different calls share no memory.
+  /// are mapped from the file, and copied page by page as they are changed; each call gives others. Names of
+  /// one tensor give one tensor.
   std::map<std::string, at::Tensor> load(const Graph& of) const;
 
  private:

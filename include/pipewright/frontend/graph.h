@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -73,6 +74,8 @@ struct Graph {
   std::map<std::string, ValueId> buffers;
   /// Buffers of other parts of the model that are read here, too.
   std::map<std::string, ValueId> borrowed_buffers;
+  /// Names of buffers that are no part of a state dict.
+  std::set<std::string> non_persistent_buffers;
   std::map<ValueId, at::Tensor> constants;
   /// What tensors were when the model was exported or traced. Sizes that may change are those of then.
   struct Recorded {

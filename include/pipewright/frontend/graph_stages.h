@@ -18,12 +18,6 @@ using StateLoader = std::function<std::map<std::string, at::Tensor>(const Graph&
 /// construction.
 StageFactory graph_stages(const PartitionedGraph& parts, StateLoader load);
 
-/// The parameters and buffers of the whole model from those of its stages, under all of the names that they
-/// have there; copies that stages had of a shared parameter are left out. Throws Error for one that is
-/// missing.
-std::map<std::string, at::Tensor> whole_state(const Graph& whole,
-                                              const std::map<std::string, at::Tensor>& of_stages);
-
 /// The names that a stage's parameter has in the whole model.
 std::vector<std::string> names_in_whole(const Graph& whole, const std::string& of_stage);
 

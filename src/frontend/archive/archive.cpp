@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 
+#include <utility>
+
 #include "pipewright/base/error.h"
 #include "runtime/checkpoint/mapped_file.h"
 
@@ -10,19 +12,26 @@ namespace pipewright {
 
 Archive::Archive(const std::filesystem::path& file) : mapping_(std::make_shared<MappedFile>(file)) {
   try {
-    reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(file.string());
+    reader_ = std::make_shared<caffe2::serialize::PyTorchStreamReader>(file.string());
   } catch (const c10::Error& error) {
     throw Error("it is no archive of PyTorch, or is damaged: " + std::string(error.msg()));
   }
 }
 
+Archive::Archive(std::shared_ptr<caffe2::serialize::PyTorchStreamReader> reader,
+                 std::shared_ptr<MappedFile> mapping)
+    : reader_(std::move(reader)), mapping_(std::move(mapping)) {}
+
 Archive::~Archive() = default;
+
+std::unique_ptr<Archive> Archive::again() const {
+  std::shared_ptr<MappedFile> mapping(new MappedFile(mapping_->again()));
+  return std::unique_ptr<Archive>(new Archive(reader_, std::move(mapping)));
+}
 
 bool Archive::has(const std::string& record) const { return reader_->hasRecord(record); }
 
-std::shared_ptr<MappedFile> Archive::map_again() const { return mapping_->again(); }
-
-Archive::Bytes Archive::map(const std::string& record, const std::shared_ptr<MappedFile>& mapping) const {
+Archive::Bytes Archive::map(const std::string& record) const {
   std::size_t offset = 0;
   std::size_t size = 0;
   try {
@@ -31,10 +40,10 @@ Archive::Bytes Archive::map(const std::string& record, const std::shared_ptr<Map
   } catch (const c10::Error& error) {
     throw Error("its record '" + record + "' cannot be read: " + std::string(error.msg()));
   }
-  if (offset > mapping->size() || size > mapping->size() - offset) {
+  if (offset > mapping_->size() || size > mapping_->size() - offset) {
     throw Error("its record '" + record + "' reaches beyond its end");
   }
-  return {std::shared_ptr<void>(mapping, mapping->begin() + offset), size};
+  return {std::shared_ptr<void>(mapping_, mapping_->begin() + offset), size};
 }
 
 std::string Archive::text(const std::string& record, std::size_t most) const {

@@ -26,19 +26,21 @@ class Archive {
   /// Throws Error where there is none, or it is longer than `most`.
   std::string text(const std::string& record, std::size_t most) const;
 
+  /// The same file, mapped once more: what is written to records of one is not seen in the other.
+  std::unique_ptr<Archive> again() const;
+
   /// A record as it stands in memory; what is written to it stays here.
   struct Bytes {
     std::shared_ptr<void> begin;
     std::size_t size = 0;
   };
-  Bytes map(const std::string& record) const { return map(record, mapping_); }
-
-  /// For records that share no memory with those of other mappings.
-  std::shared_ptr<MappedFile> map_again() const;
-  Bytes map(const std::string& record, const std::shared_ptr<MappedFile>& mapping) const;
+  Bytes map(const std::string& record) const;
 
  private:
-  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
+  Archive(std::shared_ptr<caffe2::serialize::PyTorchStreamReader> reader,
+          std::shared_ptr<MappedFile> mapping);
+
+  std::shared_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
   std::shared_ptr<MappedFile> mapping_;
 };
 

@@ -20,6 +20,7 @@ constexpr std::int64_t kSchema = 8;
 constexpr const char* kModel = "models/model.json";
 constexpr const char* kWeights = "data/weights/";
 constexpr const char* kWeightsConfig = "data/weights/model_weights_config.json";
+constexpr const char* kSampleInputs = "data/sample_inputs/model.pt";
 constexpr const char* kConstants = "data/constants/";
 constexpr const char* kConstantsConfig = "data/constants/model_constants_config.json";
 
@@ -41,7 +42,7 @@ class ExportedModel::Impl {
  public:
   explicit Impl(const std::filesystem::path& file) : archive_(file) {
     if (!archive_.has(kModel)) throw Error("it has no model: was it written by torch.export.save?");
-    const Json model = parse(archive_, kModel);
+    Json model = parse(archive_, kModel);
     const Json& version = field(model, "schema_version");
     if (integer_of_json(field(version, "major")) != kSchema) {
       throw Error("it has schema version " + version.dump() + ", and only " + std::to_string(kSchema) +
@@ -50,49 +51,63 @@ class ExportedModel::Impl {
     weights_ = field(parse(archive_, kWeightsConfig), "config");
     std::map<std::string, at::Tensor> constants;
     if (archive_.has(kConstantsConfig)) {
-      const Json config = field(parse(archive_, kConstantsConfig), "config");
-      Tensors tensors{.by_record = {}, .mapping = archive_.map_again()};
-      for (const auto& [name, entry] : config.items()) {
+      constants_ = field(parse(archive_, kConstantsConfig), "config");
+      Tensors tensors;
+      for (const auto& [name, entry] : constants_.items()) {
         if (field(entry, "tensor_meta").is_null()) continue;  // no tensor; whoever uses it is told
-        constants[name] = tensor_of(name, entry, kConstants, tensors);
+        constants[name] = tensor_of(name, entry, kConstants, archive_, tensors);
       }
     }
-    graph_ = read_graph(model, constants);
+    ReadProgram read = read_graph(model, constants);
+    graph_ = std::move(read.graph);
+    description_ = std::move(read.description);
     merge_tied();
+    model.erase("graph_module");
+    description_.program = std::move(model);
+    if (archive_.has(kSampleInputs)) description_.sample_inputs = archive_.map(kSampleInputs);
   }
 
   const Graph& graph() const { return graph_; }
+  const ProgramDescription& description() const { return description_; }
 
   std::map<std::string, at::Tensor> load(const Graph& of) const {
     std::map<std::string, at::Tensor> state;
-    Tensors tensors{.by_record = {}, .mapping = archive_.map_again()};
+    Tensors tensors;
+    // Stages, and replicas of them, change theirs each by itself.
+    const std::unique_ptr<Archive> own = archive_.again();
     for (const auto* names : {&of.parameters, &of.buffers, &of.borrowed_buffers}) {
       for (const auto& [name, value] : *names) {
-        const auto entry = weights_.find(name.substr(0, name.find(kCopy)));
-        if (entry == weights_.end()) throw Error("it has no tensor '" + name + "'");
-        state[name] = tensor_of(name, *entry, kWeights, tensors);
+        const auto [entry, folder] = entry_of(name.substr(0, name.find(kCopy)));
+        state[name] = tensor_of(name, entry, folder, *own, tensors);
       }
     }
     return state;
   }
 
  private:
-  struct Tensors {
-    /// And geometry: names of the same are of one tensor.
-    std::map<std::string, at::Tensor> by_record;
-    std::shared_ptr<MappedFile> mapping;
-  };
+  /// By record and geometry: names of the same are of one tensor.
+  using Tensors = std::map<std::string, at::Tensor>;
 
-  at::Tensor tensor_of(const std::string& name, const Json& entry, const char* folder,
-                       Tensors& tensors) const {
+  /// Where a parameter or buffer is described, and the folder of its record: those that are not in a state
+  /// dict are with the constants.
+  std::pair<const Json&, const char*> entry_of(const std::string& name) const {
+    if (const auto found = weights_.find(name); found != weights_.end()) return {*found, kWeights};
+    if (graph_.non_persistent_buffers.contains(name)) {
+      if (const auto found = constants_.find(name); found != constants_.end()) return {*found, kConstants};
+    }
+    throw ParseError("it has no tensor '" + name + "'");
+  }
+
+  static at::Tensor tensor_of(const std::string& name, const Json& entry, const char* folder,
+                              const Archive& archive, Tensors& tensors) {
     if (field(entry, "use_pickle") == true)
       throw Error("the tensor '" + name + "' is pickled, which is not supported");
     const Json& meta = field(entry, "tensor_meta");
     const std::string path = text_field(entry, "path_name");
-    at::Tensor& tensor = tensors.by_record[path + meta.dump()];
+    at::Tensor& tensor = tensors[folder + path + meta.dump()];
     if (tensor.defined()) return tensor;
     if (layout_of(field(meta, "layout")) != c10::kStrided) throw Error("the tensor '" + name + "' is sparse");
-    const Archive::Bytes bytes = archive_.map(folder + path, tensors.mapping);
+    const Archive::Bytes bytes = archive.map(folder + path);
     const c10::ScalarType dtype = scalar_type_of(field(meta, "dtype"));
     const std::vector<std::int64_t> sizes = integers(field(meta, "sizes"));
     const std::vector<std::int64_t> strides = integers(field(meta, "strides"));
@@ -113,10 +128,9 @@ class ExportedModel::Impl {
     std::map<ValueId, ValueId> same;
     for (auto* names : {&graph_.parameters, &graph_.buffers}) {
       for (auto& [name, value] : *names) {
-        const auto entry = weights_.find(name);
-        if (entry == weights_.end()) throw ParseError("it has no tensor '" + name + "'");
-        const auto [found, is_new] =
-            first.emplace(text_field(*entry, "path_name") + field(*entry, "tensor_meta").dump(), value);
+        const auto [entry, folder] = entry_of(name);
+        const auto [found, is_new] = first.emplace(
+            folder + text_field(entry, "path_name") + field(entry, "tensor_meta").dump(), value);
         if (!is_new) same[std::exchange(value, found->second)] = found->second;
       }
     }
@@ -141,7 +155,9 @@ class ExportedModel::Impl {
 
   Archive archive_;
   Json weights_;
+  Json constants_ = Json::object();
   Graph graph_;
+  ProgramDescription description_;
 };
 
 ExportedModel::ExportedModel(const std::filesystem::path& file) {
@@ -158,6 +174,8 @@ ExportedModel::ExportedModel(ExportedModel&&) noexcept = default;
 ExportedModel& ExportedModel::operator=(ExportedModel&&) noexcept = default;
 
 const Graph& ExportedModel::graph() const { return impl_->graph(); }
+
+const ProgramDescription& ExportedModel::description() const { return impl_->description(); }
 
 std::map<std::string, at::Tensor> ExportedModel::load(const Graph& of) const { return impl_->load(of); }
 

@@ -2,9 +2,11 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <set>
 #include <utility>
 
 #include "frontend/graph/number_operators.h"
+#include "frontend/import/node_names.h"
 #include "frontend/import/tree_names.h"
 #include "frontend/schema/schema_numbers.h"
 
@@ -14,55 +16,22 @@ namespace {
 constexpr std::size_t kMostValues = 10'000'000;
 constexpr int kDeepestRegion = 32;
 
-/// The parts of `a,b,c`.
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  std::size_t start = 0;
-  while (start <= text.size()) {
-    const std::size_t end = std::min(text.find(at, start), text.size());
-    parts.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
-  return parts;
-}
-
-/// `key,name,type;key,name,type`: the names, outermost first. A module that was called again is `name@1`.
-std::vector<std::string> modules_of(const Json& node) {
-  std::vector<std::string> modules;
-  const auto metadata = node.find("metadata");
-  if (metadata == node.end() || !metadata->is_object()) return modules;
-  const auto stack = metadata->find("nn_module_stack");
-  if (stack == metadata->end() || !stack->is_string()) return modules;
-  for (const std::string& entry : split(stack->get<std::string>(), ';')) {
-    const std::vector<std::string> fields = split(entry, ',');
-    if (fields.size() < 3 || fields[1].starts_with("_empty_nn_module_stack")) continue;
-    modules.push_back(fields[1].substr(0, fields[1].find('@')));
-  }
-  return modules;
-}
-
-/// `torch.ops.aten.linear.default` is `aten::linear` without an overload; others keep their name.
-std::pair<std::string, std::string> operator_name(const std::string& target) {
-  constexpr std::string_view kOps = "torch.ops.";
-  if (!target.starts_with(kOps)) return {target, ""};
-  const std::vector<std::string> parts = split(target.substr(kOps.size()), '.');
-  if (parts.size() != 3) return {target, ""};
-  return {parts[0] + "::" + parts[1], parts[2] == "default" ? "" : parts[2]};
-}
-
 class GraphReader {
  public:
   GraphReader(const Json& document, const std::map<std::string, at::Tensor>& constants)
       : module_(field(document, "graph_module")), constants_(constants) {}
 
-  Graph read() {
+  ReadProgram read() {
     const Json& graph = field(module_, "graph");
+    current_ = &graph;
     const Json& signature = field(module_, "signature");
-    tensor_values_ = &field(graph, "tensor_values");
     read_inputs(list_field(graph, "inputs"), list_field(signature, "input_specs"));
     read_nodes(graph, 0);
     read_outputs(list_field(signature, "output_specs"));
-    return std::move(graph_);
+    description_.call_signature = call_signature();
+    for (const Graph::Port& port : graph_.inputs) description_.inputs.push_back(port.name);
+    for (const Graph::Port& port : graph_.outputs) description_.outputs.push_back(port.name);
+    return {std::move(graph_), std::move(description_)};
   }
 
  private:
@@ -74,9 +43,17 @@ class GraphReader {
     return static_cast<ValueId>(graph_.values.size()) - 1;
   }
 
+  /// Regions have names of their own: those that are there already get a number.
   ValueId give(const std::string& name) {
-    const ValueId value = add_value(name);
-    if (const auto meta = tensor_values_->find(name); meta != tensor_values_->end()) record(value, *meta);
+    std::string unique = name;
+    for (int number = 1; !taken_.insert(unique).second; ++number)
+      unique = name + "." + std::to_string(number);
+    describe(unique, name);
+    const ValueId value = add_value(unique);
+    if (const auto known = description_.values.find(unique);
+        known != description_.values.end() && known->second.kind == ValueKind::Tensor) {
+      record(value, known->second.meta);
+    }
     return names_[name] = value;
   }
 
@@ -97,6 +74,20 @@ class GraphReader {
       if (size < 0) throw ParseError("a tensor has the size " + std::to_string(size));
     }
     graph_.recorded[value] = std::move(tensor);
+  }
+
+  void describe(const std::string& unique, const std::string& name) {
+    for (const auto& [table, kind] : {std::pair("tensor_values", ValueKind::Tensor),
+                                      {"sym_int_values", ValueKind::Integer},
+                                      {"sym_float_values", ValueKind::Float},
+                                      {"sym_bool_values", ValueKind::Boolean}}) {
+      const auto values = current_->find(table);
+      if (values == current_->end() || !values->is_object()) continue;
+      if (const auto found = values->find(name); found != values->end()) {
+        description_.values[unique] = {kind, *found};
+        return;
+      }
+    }
   }
 
   ValueId value_of(const std::string& name) const {
@@ -132,15 +123,13 @@ class GraphReader {
         graph_.parameters[text_field(what, "parameter_name")] = give(text_field(field(what, "arg"), "name"));
       } else if (kind == "buffer") {
         const std::string name = text_field(what, "buffer_name");
-        const ValueId value = give(text_field(field(what, "arg"), "name"));
-        // One that the model does not save is among the constants, and no part of a state dict.
-        if (what.contains("persistent") && what["persistent"] == false) {
-          add_constant(name, value);
-        } else {
-          graph_.buffers[name] = value;
-        }
+        graph_.buffers[name] = give(text_field(field(what, "arg"), "name"));
+        if (field(what, "persistent") == false) graph_.non_persistent_buffers.insert(name);
       } else if (kind == "tensor_constant") {
-        add_constant(text_field(what, "tensor_constant_name"), give(text_field(field(what, "arg"), "name")));
+        const std::string name = text_field(what, "tensor_constant_name");
+        const auto found = constants_.find(name);
+        if (found == constants_.end()) throw ParseError("it has no tensor for the constant '" + name + "'");
+        graph_.constants[give(text_field(field(what, "arg"), "name"))] = found->second;
       } else if (kind == "user_input") {
         const auto [type, argument] = only_field(field(what, "arg"));
         if (type != "as_tensor")
@@ -153,12 +142,6 @@ class GraphReader {
         throw Error("inputs of kind '" + kind + "' are not supported");
       }
     }
-  }
-
-  void add_constant(const std::string& name, ValueId value) {
-    const auto found = constants_.find(name);
-    if (found == constants_.end()) throw ParseError("it has no tensor for the constant '" + name + "'");
-    graph_.constants[value] = found->second;
   }
 
   void read_outputs(const Json& specs) {
@@ -178,12 +161,8 @@ class GraphReader {
           graph_.outputs.push_back({names[next++], std::get<c10::IValue>(output.is)});
         }
       } else if (kind == "buffer_mutation") {
-        const std::string name = text_field(what, "buffer_name");
-        if (!graph_.buffers.contains(name)) {
-          throw Error("the buffer '" + name +
-                      "' is written to, but not saved with the model: register it with persistent=True");
-        }
-        graph_.updated_buffers[name] = value_of(text_field(field(what, "arg"), "name"));
+        graph_.updated_buffers[text_field(what, "buffer_name")] =
+            value_of(text_field(field(what, "arg"), "name"));
       } else {
         throw Error("outputs of kind '" + kind + "' are not supported");
       }
@@ -247,9 +226,9 @@ class GraphReader {
       inner[name_of(inner_inputs[at])] = std::get<ValueId>(outer.is);
     }
     std::swap(names_, inner);
-    const Json* outer_values = std::exchange(tensor_values_, &field(graph, "tensor_values"));
+    const Json* outer_graph = std::exchange(current_, &graph);
     read_nodes(graph, depth + 1);
-    tensor_values_ = outer_values;
+    current_ = outer_graph;
     std::vector<ValueId> results;
     for (const Json& output : list_field(graph, "outputs")) results.push_back(value_of(name_of(output)));
     std::swap(names_, inner);
@@ -281,7 +260,10 @@ class GraphReader {
     GraphNode node;
     std::tie(node.op, node.overload) = operator_name(target);
     node.modes = modes_;
-    node.modules = modules_of(json);
+    for (auto& [module, type] : modules_of(json)) {
+      description_.module_types.emplace(module, std::move(type));
+      node.modules.push_back(std::move(module));
+    }
     node.arguments = arguments_of(node, list_field(json, "inputs"));
     for (const Json& output : list_field(json, "outputs")) node.outputs.push_back(read_output(output));
     graph_.nodes.push_back(std::move(node));
@@ -394,15 +376,17 @@ class GraphReader {
 
   const Json& module_;
   const std::map<std::string, at::Tensor>& constants_;
+  const Json* current_ = nullptr;  // the graph that is being read
   Graph graph_;
+  ProgramDescription description_;
   Names names_;
-  const Json* tensor_values_ = nullptr;  // what the file says of the tensors that are given now
+  std::set<std::string> taken_;
   NodeModes modes_;
 };
 
 }  // namespace
 
-Graph read_graph(const Json& document, const std::map<std::string, at::Tensor>& constants) {
+ReadProgram read_graph(const Json& document, const std::map<std::string, at::Tensor>& constants) {
   return GraphReader(document, constants).read();
 }
 

@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "pipewright/base/error.h"
 #include "pipewright/frontend/graph_module.h"
 
 namespace pipewright {
@@ -25,24 +24,6 @@ std::vector<std::string> names_in_whole(const Graph& whole, const std::string& o
     if (value == own->second) names.push_back(name);
   }
   return names;
-}
-
-std::map<std::string, at::Tensor> whole_state(const Graph& whole,
-                                              const std::map<std::string, at::Tensor>& of_stages) {
-  std::map<std::string, at::Tensor> state;
-  for (const auto* names : {&whole.parameters, &whole.buffers}) {
-    std::map<ValueId, at::Tensor> by_value;
-    for (const auto& [name, value] : *names) {
-      if (const auto found = of_stages.find(name); found != of_stages.end())
-        by_value.emplace(value, found->second);
-    }
-    for (const auto& [name, value] : *names) {
-      const auto found = by_value.find(value);
-      if (found == by_value.end()) throw Error("no stage has '" + name + "'");
-      state[name] = found->second;
-    }
-  }
-  return state;
 }
 
 }  // namespace pipewright

@@ -122,6 +122,7 @@ class Partitioner {
   void assign_names(ValueId value, std::vector<std::string> names) {
     std::vector<std::string> used;
     const std::set<int>& stages = users_[value];
+    if (stages.empty()) names_[{value, 0}] = names;  // so that it is not lost
     for (const int stage : stages) {
       if (stages.size() == 1) {
         names_[{value, stage}] = names;
@@ -209,6 +210,7 @@ class Partitioner {
                                                               : *stages.begin();
       if (stage != home && !stages.contains(stage)) continue;
       (stage == home ? part.buffers : part.borrowed_buffers)[name] = add(value);
+      if (graph_.non_persistent_buffers.contains(name)) part.non_persistent_buffers.insert(name);
     }
     for (const auto& [value, tensor] : graph_.constants) {
       if (users_[value].contains(stage)) part.constants[add(value)] = tensor;

@@ -14,9 +14,16 @@ Value look_up(const std::map<std::int64_t, Value>& meanings, const Json& number,
   return found->second;
 }
 
-}  // namespace
+template <typename Value>
+std::int64_t find_number(const std::map<std::int64_t, Value>& meanings, Value value,
+                         const std::string& what) {
+  for (const auto& [number, meaning] : meanings) {
+    if (meaning == value) return number;
+  }
+  throw Error("torch.export has no number for " + what);
+}
 
-c10::ScalarType scalar_type_of(const Json& number) {
+const std::map<std::int64_t, c10::ScalarType>& dtypes() {
   using enum c10::ScalarType;
   static const std::map<std::int64_t, c10::ScalarType> known = {{1, Byte},
                                                                 {2, Char},
@@ -38,22 +45,31 @@ c10::ScalarType scalar_type_of(const Json& number) {
                                                                 {32, Float8_e5m2fnuz},
                                                                 {34, UInt32},
                                                                 {35, UInt64}};
-  return look_up(known, number, "dtype");
+  return known;
 }
 
-c10::Layout layout_of(const Json& number) {
+const std::map<std::int64_t, c10::Layout>& layouts() {
   static const std::map<std::int64_t, c10::Layout> known = {
       {1, c10::kSparse},    {2, c10::kSparseCsr}, {3, c10::kSparseCsc}, {4, c10::kSparseBsr},
       {5, c10::kSparseBsc}, {6, c10::kMkldnn},    {7, c10::kStrided}};
-  return look_up(known, number, "layout");
+  return known;
 }
 
+const std::map<std::int64_t, c10::MemoryFormat>& memory_formats() {
+  using enum c10::MemoryFormat;
+  static const std::map<std::int64_t, c10::MemoryFormat> known = {
+      {1, Contiguous}, {2, ChannelsLast}, {3, ChannelsLast3d}, {4, Preserve}};
+  return known;
+}
+
+}  // namespace
+
+c10::ScalarType scalar_type_of(const Json& number) { return look_up(dtypes(), number, "dtype"); }
+
+c10::Layout layout_of(const Json& number) { return look_up(layouts(), number, "layout"); }
+
 c10::MemoryFormat memory_format_of(const Json& number) {
-  static const std::map<std::int64_t, c10::MemoryFormat> known = {{1, c10::MemoryFormat::Contiguous},
-                                                                  {2, c10::MemoryFormat::ChannelsLast},
-                                                                  {3, c10::MemoryFormat::ChannelsLast3d},
-                                                                  {4, c10::MemoryFormat::Preserve}};
-  return look_up(known, number, "memory format");
+  return look_up(memory_formats(), number, "memory format");
 }
 
 c10::Device device_of_json(const Json& device) {
@@ -64,6 +80,19 @@ c10::Device device_of_json(const Json& device) {
   } catch (const c10::Error&) {
     throw ParseError("it has a device that is not known: " + type);
   }
+}
+
+std::int64_t number_of(c10::ScalarType dtype) {
+  return find_number(dtypes(), dtype, std::string("tensors of type ") + c10::toString(dtype));
+}
+std::int64_t number_of(c10::Layout layout) { return find_number(layouts(), layout, "a layout"); }
+std::int64_t number_of(c10::MemoryFormat format) {
+  return find_number(memory_formats(), format, "a memory format");
+}
+
+Json json_of(const c10::Device& device) {
+  return {{"type", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
+          {"index", device.has_index() ? Json(device.index()) : Json()}};
 }
 
 }  // namespace pipewright

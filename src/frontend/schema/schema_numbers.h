@@ -17,4 +17,11 @@ c10::Layout layout_of(const Json& number);
 c10::MemoryFormat memory_format_of(const Json& number);
 c10::Device device_of_json(const Json& device);
 
+// The other way round. Each throws Error for one that the schema does not have.
+
+std::int64_t number_of(c10::ScalarType dtype);
+std::int64_t number_of(c10::Layout layout);
+std::int64_t number_of(c10::MemoryFormat format);
+Json json_of(const c10::Device& device);
+
 }  // namespace pipewright

@@ -12,11 +12,11 @@ namespace pipewright {
 namespace {
 
 /// Some children of a Sequential, under the names that they have there.
-torch::nn::Sequential children_of(torch::nn::SequentialImpl& model, std::size_t from, std::size_t to) {
-  const std::vector<std::string> names = model.named_children().keys();
+torch::nn::Sequential children_of(torch::nn::Sequential model, std::size_t from, std::size_t to) {
+  const std::vector<std::string> names = model->named_children().keys();
   torch::nn::Sequential part;
   for (std::size_t at = from; at < to; ++at) {
-    part->push_back(names[at], *(model.begin() + static_cast<std::ptrdiff_t>(at)));
+    part->push_back(names[at], *(model->begin() + static_cast<std::ptrdiff_t>(at)));
   }
   return part;
 }
@@ -45,7 +45,7 @@ StageFactory sequential_stages(const torch::nn::Sequential& model, std::vector<s
       throw ArgumentError("the model has " + std::to_string(begins.size() - 1) +
                           " stages, and none of number " + std::to_string(stage));
     }
-    torch::nn::Sequential part = children_of(*model, begins[at], begins[at + 1]);
+    torch::nn::Sequential part = children_of(model, begins[at], begins[at + 1]);
     if (!built->insert(stage).second) {
       part = torch::nn::Sequential(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(part->clone()));
     }

@@ -1,9 +1,7 @@
 #include "frontend/tensors/pickle.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -12,7 +10,7 @@
 namespace pipewright {
 namespace {
 
-using Kind = Pickle::Node::Kind;
+using PickleKind = Pickle::Node::Kind;
 
 /// A machine with a stack, as the format is one.
 class PickleReader {
@@ -43,8 +41,9 @@ class PickleReader {
   /// Little-endian.
   template <typename Number>
   Number number() {
-    Number read;
-    std::memcpy(&read, take(sizeof read).data(), sizeof read);
+    Number read = 0;
+    const std::string_view bytes = take(sizeof read);
+    std::memcpy(&read, bytes.begin(), bytes.size());
     return read;
   }
 
@@ -58,7 +57,7 @@ class PickleReader {
 
   Value pop() {
     if (stack_.size() <= floor()) damaged();
-    Value value = std::move(stack_.back());
+    const Value value = stack_.back();
     stack_.pop_back();
     return value;
   }
@@ -69,7 +68,7 @@ class PickleReader {
   std::vector<Value> pop_to_mark() {
     if (marks_.empty()) damaged();
     const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
-    std::vector<Value> values(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
+    std::vector<Value> values(from, stack_.end());
     stack_.erase(from, stack_.end());
     marks_.pop_back();
     return values;
@@ -78,12 +77,12 @@ class PickleReader {
   std::vector<Value> pop_last(std::size_t count) {
     if (stack_.size() < floor() + count) damaged();
     const auto from = stack_.end() - static_cast<std::ptrdiff_t>(count);
-    std::vector<Value> values(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
+    std::vector<Value> values(from, stack_.end());
     stack_.erase(from, stack_.end());
     return values;
   }
 
-  void push_node(Kind kind, std::vector<Value> items = {}, Pickle::Global callee = {},
+  void push_node(PickleKind kind, std::vector<Value> items = {}, Pickle::Global callee = {},
                  std::size_t arguments = 0) {
     pickle_.nodes.push_back({kind, std::move(items), callee, arguments});
     stack_.emplace_back(Pickle::Reference{pickle_.nodes.size() - 1});
@@ -96,16 +95,17 @@ class PickleReader {
     return pickle_.nodes[reference->node];
   }
 
-  void append(std::vector<Value> values) {
+  void append(const std::vector<Value>& values) {
     Pickle::Node& node = top_node();
-    if (node.kind != Kind::List) damaged();
-    std::ranges::move(values, std::back_inserter(node.items));
+    if (node.kind != PickleKind::List) damaged();
+    node.items.insert(node.items.end(), values.begin(), values.end());
   }
 
-  void set_items(std::vector<Value> values) {
+  void set_items(const std::vector<Value>& values) {
     Pickle::Node& node = top_node();
-    if (values.size() % 2 != 0 || (node.kind != Kind::Dictionary && node.kind != Kind::Call)) damaged();
-    std::ranges::move(values, std::back_inserter(node.items));
+    if (values.size() % 2 != 0 || (node.kind != PickleKind::Dictionary && node.kind != PickleKind::Call))
+      damaged();
+    node.items.insert(node.items.end(), values.begin(), values.end());
   }
 
   void call() {
@@ -113,8 +113,8 @@ class PickleReader {
     const Value callee = pop();
     const auto* function = std::get_if<Pickle::Global>(&callee);
     const auto* tuple = std::get_if<Pickle::Reference>(&arguments);
-    if (!function || !tuple || pickle_.nodes[tuple->node].kind != Kind::Tuple) damaged();
-    push_node(Kind::Call, {}, *function, tuple->node);
+    if (!function || !tuple || pickle_.nodes[tuple->node].kind != PickleKind::Tuple) damaged();
+    push_node(PickleKind::Call, {}, *function, tuple->node);
   }
 
   void put(std::size_t index) {
@@ -134,7 +134,7 @@ class PickleReader {
     const std::string_view bytes = take(size);
     const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80U) != 0;
     std::int64_t value = negative ? -1 : 0;
-    std::memcpy(&value, bytes.data(), bytes.size());
+    std::memcpy(&value, bytes.begin(), bytes.size());
     stack_.emplace_back(value);
   }
 
@@ -163,20 +163,20 @@ class PickleReader {
       case 'r': put(number<std::uint32_t>()); break;
       case 'h': get(number<std::uint8_t>()); break;
       case 'j': get(number<std::uint32_t>()); break;
-      case ')': push_node(Kind::Tuple); break;
-      case ']': push_node(Kind::List); break;
-      case '}': push_node(Kind::Dictionary); break;
-      case '\x85': push_node(Kind::Tuple, pop_last(1)); break;
-      case '\x86': push_node(Kind::Tuple, pop_last(2)); break;
-      case '\x87': push_node(Kind::Tuple, pop_last(3)); break;
-      case 't': push_node(Kind::Tuple, pop_to_mark()); break;
+      case ')': push_node(PickleKind::Tuple); break;
+      case ']': push_node(PickleKind::List); break;
+      case '}': push_node(PickleKind::Dictionary); break;
+      case '\x85': push_node(PickleKind::Tuple, pop_last(1)); break;
+      case '\x86': push_node(PickleKind::Tuple, pop_last(2)); break;
+      case '\x87': push_node(PickleKind::Tuple, pop_last(3)); break;
+      case 't': push_node(PickleKind::Tuple, pop_to_mark()); break;
       case 'a': append(pop_last(1)); break;
       case 'e': append(pop_to_mark()); break;
       case 's': set_items(pop_last(2)); break;
       case 'u': set_items(pop_to_mark()); break;
       case 'R':
       case '\x81': call(); break;
-      case 'Q': push_node(Kind::Persistent, pop_last(1)); break;
+      case 'Q': push_node(PickleKind::Persistent, pop_last(1)); break;
       case 'b': pop(); break;  // attributes of the object below
       default:
         throw ParseError("its pickle has an instruction that is not supported: " +

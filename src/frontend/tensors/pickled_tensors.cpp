@@ -128,7 +128,7 @@ class TensorUnpickler {
     const auto* offset = std::get_if<std::int64_t>(&arguments[1]);
     if (!offset || !fits(sizes, strides, *offset, storage.bytes.nbytes() / c10::elementSize(*dtype)))
       throw ParseError("the tensor '" + name + "' does not fit into its record");
-    at::Tensor tensor = at::empty({0}, at::TensorOptions(*dtype));
+    const at::Tensor tensor = at::empty({0}, at::TensorOptions(*dtype));
     tensor.set_(storage.bytes, *offset, sizes, strides);
     return tensor.set_requires_grad(boolean(arguments, 4, name));
   }
@@ -230,11 +230,11 @@ class CpuCopies {
     if (tensor.is_cpu()) return tensor.detach();
     at::Tensor& all = copies_[tensor.storage().unsafeGetStorageImpl()];
     if (!all.defined()) {
-      at::Tensor whole = at::empty({0}, tensor.options().dtype(at::kByte).requires_grad(false));
+      const at::Tensor whole = at::empty({0}, tensor.options().dtype(at::kByte).requires_grad(false));
       whole.set_(tensor.storage(), 0, {static_cast<std::int64_t>(tensor.storage().nbytes())}, {1});
       all = whole.cpu();
     }
-    at::Tensor copy = at::empty({0}, at::TensorOptions(tensor.scalar_type()));
+    const at::Tensor copy = at::empty({0}, at::TensorOptions(tensor.scalar_type()));
     return copy.set_(all.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
   }
 
@@ -267,7 +267,7 @@ NamedTensors read_pickled_tensors(const std::filesystem::path& file) {
 }
 
 void write_pickled_tensors(const std::filesystem::path& file, const NamedTensors& tensors) {
-  c10::Dict<std::string, at::Tensor> dictionary;
+  const c10::Dict<std::string, at::Tensor> dictionary;
   CpuCopies on_cpu;
   for (const auto& [name, tensor] : tensors) {
     check_can_be_pickled(name, tensor);

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <memory>
 
 namespace pipewright {
 
@@ -11,18 +10,17 @@ class MappedFile {
  public:
   /// Throws Error that says why it cannot be read, without the file's name.
   explicit MappedFile(const std::filesystem::path& file);
+  /// The same file once more: what is written to one is not seen in the other.
+  MappedFile again() const { return MappedFile(descriptor_); }
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
-
-  /// The same file once more: what is written to one is not seen in the other.
-  std::shared_ptr<MappedFile> again() const;
 
   std::byte* begin() const { return static_cast<std::byte*>(begin_); }
   std::size_t size() const { return size_; }
 
  private:
-  MappedFile(int descriptor, std::size_t size);
+  explicit MappedFile(int descriptor);
   void map();
 
   int descriptor_ = -1;
