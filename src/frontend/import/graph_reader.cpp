@@ -44,6 +44,8 @@ std::vector<std::string> modules_of(const Json& node) {
 /// `torch.ops.aten.linear.default` is `aten::linear` without an overload; others keep their name.
 std::pair<std::string, std::string> operator_name(const std::string& target) {
   constexpr std::string_view kOps = "torch.ops.";
+  if (target == "torch.ops.pippy._pipe_split.default")
+    return {kPipeSplit, ""};  // of torch.distributed.pipelining
   if (!target.starts_with(kOps)) return {target, ""};
   const std::vector<std::string> parts = split(target.substr(kOps.size()), '.');
   if (parts.size() != 3) return {target, ""};

@@ -1,0 +1,96 @@
+#include "frontend/trace/samples.h"
+
+#include <ATen/ops/arange.h>
+
+#include <algorithm>
+
+#include "pipewright/base/error.h"
+
+namespace pipewright {
+namespace {
+
+std::int64_t batch_of(const Values& sample, const std::vector<std::optional<int>>& batch_dims) {
+  for (std::size_t at = 0; at < sample.size(); ++at) {
+    if (batch_dims[at]) return sample[at].size(*batch_dims[at]);
+  }
+  return 0;
+}
+
+/// The rows in another order, and numbers that are not integers with another sign: what a model decides by
+/// its data it may decide otherwise.
+Sample with_other_data(const Sample& sample, const std::vector<std::optional<int>>& batch_dims) {
+  Sample other = sample;
+  other.is_other_data = true;
+  for (std::size_t at = 0; at < other.inputs.size(); ++at) {
+    at::Tensor& input = other.inputs[at];
+    if (!input.defined()) continue;
+    if (batch_dims[at]) input = input.flip(*batch_dims[at]);
+    if (input.is_floating_point() || input.is_complex()) input = -input;
+  }
+  return other;
+}
+
+}  // namespace
+
+std::string Sample::text() const {
+  return (batch == 0 ? "the sample" : "a batch of " + std::to_string(batch)) +
+         (is_other_data ? " with other data" : "");
+}
+
+std::vector<std::optional<int>> batch_dims_of(const Values& sample, const TraceOptions& options) {
+  std::vector<std::optional<int>> dims(sample.size());
+  if (!options.dynamic_batch) return dims;
+  if (options.batch_dims) {
+    dims = *options.batch_dims;
+    if (dims.size() != sample.size()) {
+      throw ArgumentError("there are " + std::to_string(sample.size()) + " inputs, and batch dimensions of " +
+                          std::to_string(dims.size()));
+    }
+    const std::int64_t batch = batch_of(sample, dims);
+    for (std::size_t at = 0; at < dims.size(); ++at) {
+      if (!dims[at]) continue;
+      const bool is_there = sample[at].defined() && *dims[at] >= 0 && *dims[at] < sample[at].dim();
+      if (!is_there || sample[at].size(*dims[at]) != batch) {
+        throw ArgumentError("input " + std::to_string(at) + " has no batch of " + std::to_string(batch) +
+                            " in dimension " + std::to_string(*dims[at]));
+      }
+    }
+    return dims;
+  }
+  const auto first = std::ranges::find_if(
+      sample, [](const at::Tensor& input) { return input.defined() && input.dim() > 0; });
+  if (first == sample.end()) return dims;
+  for (std::size_t at = 0; at < sample.size(); ++at) {
+    const at::Tensor& input = sample[at];
+    if (input.defined() && input.dim() > 0 && input.size(0) == first->size(0)) dims[at] = 0;
+  }
+  return dims;
+}
+
+Sample resized(const Values& sample, const std::vector<std::optional<int>>& batch_dims, std::int64_t batch) {
+  Sample other{.inputs = sample, .batch = batch};
+  for (std::size_t at = 0; at < sample.size(); ++at) {
+    if (!batch_dims[at]) continue;
+    const std::int64_t rows = sample[at].size(*batch_dims[at]);
+    if (rows == 0) throw ArgumentError("the sample's batch is empty");
+    const at::Tensor which =
+        at::arange(batch, at::TensorOptions(at::kLong).device(sample[at].device())).remainder(rows);
+    other.inputs[at] = sample[at].index_select(*batch_dims[at], which);
+  }
+  return other;
+}
+
+std::vector<Sample> make_samples(const Values& sample, const std::vector<std::optional<int>>& batch_dims) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t batch = batch_of(sample, batch_dims);
+  std::vector<Sample> samples = {{.inputs = sample, .batch = batch}};
+  samples.push_back(with_other_data(samples.front(), batch_dims));
+  if (batch == 0) return samples;
+  // Far enough apart that what is rounded up to a power of two or a multiple of sixteen is seen.
+  constexpr std::int64_t kFar = 17;
+  samples.push_back(resized(sample, batch_dims, batch + 1));
+  samples.push_back(resized(sample, batch_dims, 2 * batch + kFar));
+  return samples;
+}
+
+}  // namespace pipewright

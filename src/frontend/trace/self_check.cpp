@@ -1,0 +1,90 @@
+#include "frontend/trace/self_check.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "frontend/trace/same_bits.h"
+#include "frontend/trace/saved_state.h"
+#include "pipewright/base/error.h"
+#include "pipewright/frontend/graph_module.h"
+
+namespace pipewright {
+namespace {
+
+struct Outcome {
+  Values outputs;
+  Values gradients;  // of the inputs, then of the parameters; undefined where there is none
+  Values buffers;
+};
+
+Outcome outcome_of(const std::function<Values(const Values&)>& forward, const ModelState& state,
+                   const Sample& sample) {
+  const SavedState saved(state, sample.inputs);
+  const at::AutoGradMode grad(true);
+  Outcome outcome;
+  Values inputs;
+  Values sources;
+  for (const at::Tensor& input : sample.inputs) {
+    at::Tensor leaf = input.defined() ? input.detach().clone() : input;
+    if (leaf.defined() && (leaf.is_floating_point() || leaf.is_complex()))
+      sources.push_back(leaf.requires_grad_(true));
+    inputs.push_back(leaf.defined() ? leaf.clone() : leaf);
+  }
+  for (const auto& [name, tensor] : state.parameters) {
+    if (tensor.requires_grad()) sources.push_back(tensor);
+  }
+  Values ends;
+  Values ones;
+  for (const at::Tensor& output : forward(inputs)) {
+    if (!output.defined()) continue;  // the graph does not have it
+    outcome.outputs.push_back(output.detach().clone());
+    if (!output.requires_grad()) continue;
+    ends.push_back(output);
+    ones.push_back(at::ones_like(output));
+  }
+  if (!ends.empty() && !sources.empty()) {
+    outcome.gradients = torch::autograd::grad(ends, sources, ones, /*retain_graph=*/std::nullopt,
+                                              /*create_graph=*/false, /*allow_unused=*/true);
+  }
+  for (const auto& [name, buffer] : state.buffers) outcome.buffers.push_back(buffer.detach().clone());
+  return outcome;
+}
+
+/// Bit by bit on CPU; elsewhere some operators add up in any order.
+bool agrees(const at::Tensor& a, const at::Tensor& b) {
+  if (has_same_bits(a, b)) return true;
+  if (!a.defined() || !b.defined() || a.is_cpu() || a.sizes() != b.sizes() ||
+      a.scalar_type() != b.scalar_type()) {
+    return false;
+  }
+  constexpr double kTolerance = 1e-3;
+  return a.is_floating_point() && at::allclose(a, b, kTolerance, kTolerance, /*equal_nan=*/true);
+}
+
+void compare_outcomes(const Values& wanted, const Values& got, const char* what, const Sample& sample) {
+  if (std::ranges::equal(wanted, got, agrees)) return;
+  throw Error(std::string("the graph's ") + what + " differ from the model's (with " + sample.text() +
+              "): the forward does something that is no operator, such as writing through data_ptr or an "
+              "accessor, or "
+              "depends on what it did before");
+}
+
+}  // namespace
+
+void check_against(const StageModel& model, const ModelState& state, const TracedModel& traced,
+                   const Sample& sample) {
+  GraphModule module(traced.graph, traced.state);
+  Sample given = sample;
+  std::erase_if(given.inputs, [](const at::Tensor& input) { return !input.defined(); });
+  const Outcome wanted = outcome_of(model.forward, state, sample);
+  const Outcome got = outcome_of([&](const Values& inputs) { return module.forward(inputs); }, state, given);
+  compare_outcomes(wanted.outputs, got.outputs, "outputs", sample);
+  compare_outcomes(wanted.gradients, got.gradients, "gradients", sample);
+  compare_outcomes(wanted.buffers, got.buffers, "buffers", sample);
+}
+
+}  // namespace pipewright
