@@ -22,6 +22,7 @@ struct TracedCase {
   bool writes_in_place = false;
   /// Cut anywhere, several stages use one parameter: its gradient is a sum in another order.
   bool shares_parameters = false;
+  double tolerance = 1e-5;  ///< Of that sum.
 };
 
 const std::vector<TracedCase>& traced_cases();

@@ -98,28 +98,38 @@ class Partitioner {
     }
   }
 
-  /// Values that share memory do not any more when several of them go to another stage. That must not matter:
-  /// none is written to there.
+  /// Values that share memory do not any more when they go to another stage, and a parameter or buffer is
+  /// another tensor there. That must not matter: nobody writes to what is needed on both sides.
   void check_writes() const {
     const Aliases aliases(graph_);
     for (const Aliases::Written& written : aliases.written()) {
-      for (int stage = 1; stage < stage_count(); ++stage) {
-        if (*written.writers.rbegin() < first_node(stage)) continue;
-        std::vector<ValueId> come;
-        for (const ValueId value : written.values) {
-          const bool crosses =
-              given_[index(value)] >= 0 && given_[index(value)] < stage && needed_[index(value)] >= stage;
-          const bool is_state =
-              given_[index(value)] < 0 && needed_[index(value)] >= stage && first_user(value) < stage;
-          if (crosses || is_state) come.push_back(value);
-        }
-        if (come.size() < 2 && (come.empty() || given_[index(come[0])] >= 0)) continue;
-        throw ArgumentError(
-            "a stage cannot begin at node " + std::to_string(first_node(stage)) + ": '" +
-            graph_.values[index(come.front())] + "' and '" + graph_.values[index(come.back())] +
-            "' share memory on both sides of it, which is written to behind it; cut elsewhere");
+      for (int stage = 1; stage < stage_count(); ++stage) check_write(written, stage);
+    }
+  }
+
+  void check_write(const Aliases::Written& written, int stage) const {
+    const bool is_written_behind = *written.writers.rbegin() >= first_node(stage);
+    std::vector<ValueId> shared;
+    std::vector<ValueId> state;
+    for (const ValueId value : written.values) {
+      const bool is_needed = needed_[index(value)] >= stage;
+      if (given_[index(value)] < 0) {
+        state.push_back(value);
+        if (is_needed && first_user(value) < stage) refuse_cut(stage, value, value);
+      } else if (given_[index(value)] < stage && is_needed && is_written_behind) {
+        shared.push_back(value);
       }
     }
+    if (shared.size() > 1) refuse_cut(stage, shared.front(), shared.back());
+    if (!shared.empty() && !state.empty()) refuse_cut(stage, state.front(), shared.front());
+  }
+
+  [[noreturn]] void refuse_cut(int stage, ValueId a, ValueId b) const {
+    const std::string& name = graph_.values[index(a)];
+    const std::string& other = graph_.values[index(b)];
+    throw ArgumentError("a stage cannot begin at node " + std::to_string(first_node(stage)) + ": " +
+                        (a == b ? "uses of '" + name + "'" : "'" + name + "' and '" + other + "'") +
+                        " share memory on both sides of it, which is written to; cut elsewhere");
   }
 
   int first_user(ValueId value) const {

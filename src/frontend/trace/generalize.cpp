@@ -277,7 +277,8 @@ class Generalizer {
     for (std::size_t at = 0; at < recordings_.size(); ++at) {
       message << (at == 0 ? " " : ", ") << wanted[at] << " with " << recordings_[at].sample.text();
     }
-    message << ": it depends on the batch or the data in a way that cannot be expressed (neither a size of a "
+    message << ": it depends on the batch, the data or earlier calls in a way that cannot be expressed "
+               "(neither a size of a "
                "tensor that "
                "it takes, nor a·B+b)";
     throw Error(message.str());

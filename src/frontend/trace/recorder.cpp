@@ -48,6 +48,12 @@ std::vector<NodeModes::Autocast> autocast_of_thread() {
   return all;
 }
 
+/// How many autocast regions this thread is in; what they have cast is kept until it has left all of them.
+int autocast_nesting() {
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting();
+}
+
 /// `linear` for `aten::linear`.
 std::string short_name(const std::string& op) {
   const std::size_t colon = op.rfind(':');
@@ -81,7 +87,7 @@ RecordingScope::RecordingScope() : include_(kRecord) {
 }
 
 Recorder::Recorder(const ModelState& state, const Sample& sample, SavedState& saved)
-    : saved_(saved), autocast_(autocast_of_thread()) {
+    : saved_(saved), autocast_(autocast_of_thread()), autocast_nesting_(autocast_nesting()) {
   recording_.sample = sample;
   Graph& graph = recording_.graph;
   const auto add_state = [&](const auto& named, std::map<std::string, ValueId>& values) {
@@ -137,7 +143,7 @@ ValueId Recorder::add_value(const std::string& name, const at::Tensor& tensor) {
 
 Recorder::Known& Recorder::know(const at::Tensor& tensor, ValueId value) {
   const Known known{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), value,
-                    std::make_shared<bool>(false)};
+                    tensor.requires_grad(), std::make_shared<bool>(false)};
   return known_.insert_or_assign(tensor.unsafeGetTensorImpl(), known).first->second;
 }
 
@@ -198,6 +204,8 @@ NodeModes Recorder::modes() const {
   NodeModes modes;
   if (!at::GradMode::is_enabled()) modes.grad = false;
   const std::vector<NodeModes::Autocast> now = autocast_of_thread();
+  // A region that changes nothing, which stays the same while others are entered and left inside of it.
+  if (autocast_nesting() > autocast_nesting_) modes.autocast.push_back(autocast_.front());
   for (std::size_t at = 0; at < now.size(); ++at) {
     if (!(now[at] == autocast_[at])) modes.autocast.push_back(now[at]);
   }
@@ -240,8 +248,7 @@ void Recorder::before_call(const c10::FunctionSchema& schema, const c10::Argumen
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
   if (found == known_.end()) return;
   Known& known = found->second;
-  const bool is_made_here = known.value >= first_made_here_ && !recording_.constants.contains(known.value);
-  if (is_made_here && tensor.requires_grad() && tensor.is_leaf()) {
+  if (tensor.requires_grad() && tensor.is_leaf() && !known.required_grad) {
     refuse(schema.name() + " is given a tensor on which the forward has called requires_grad_");
   }
   if (*known.is_unwritten) {

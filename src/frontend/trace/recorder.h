@@ -47,6 +47,7 @@ class Recorder {
   struct Known {
     c10::weak_intrusive_ptr<c10::TensorImpl> object;  // held, so that no other gets its address
     ValueId value;
+    bool required_grad;  // when it was given
     /// Shared by those that share memory: an operator has made it and none has written to it.
     std::shared_ptr<bool> is_unwritten;
   };
@@ -72,6 +73,7 @@ class Recorder {
   std::map<const c10::TensorImpl*, Known> known_;
   std::map<std::string, int> names_;
   std::vector<NodeModes::Autocast> autocast_;  // as it was at the beginning
+  int autocast_nesting_;                       // likewise
   std::optional<std::string> refusal_;
 };
 

@@ -9,23 +9,27 @@
 namespace pipewright {
 namespace {
 
-std::int64_t batch_of(const Values& sample, const std::vector<std::optional<int>>& batch_dims) {
+std::optional<std::int64_t> batch_of(const Values& sample,
+                                     const std::vector<std::optional<int>>& batch_dims) {
   for (std::size_t at = 0; at < sample.size(); ++at) {
     if (batch_dims[at]) return sample[at].size(*batch_dims[at]);
   }
-  return 0;
+  return std::nullopt;
 }
 
-/// The rows in another order, and numbers that are not integers with another sign: what a model decides by
-/// its data it may decide otherwise.
-Sample with_other_data(const Sample& sample, const std::vector<std::optional<int>>& batch_dims) {
+/// Numbers that are all of one sign, integers in another order: what a model decides by its data it may
+/// decide otherwise.
+Sample with_other_data(const Sample& sample, const std::vector<std::optional<int>>& batch_dims, double sign) {
   Sample other = sample;
   other.is_other_data = true;
   for (std::size_t at = 0; at < other.inputs.size(); ++at) {
     at::Tensor& input = other.inputs[at];
     if (!input.defined()) continue;
-    if (batch_dims[at]) input = input.flip(*batch_dims[at]);
-    if (input.is_floating_point() || input.is_complex()) input = -input;
+    if (input.is_floating_point()) {
+      input = input.abs() * sign;
+    } else if (batch_dims[at]) {
+      input = input.flip(*batch_dims[at]);
+    }
   }
   return other;
 }
@@ -46,12 +50,13 @@ std::vector<std::optional<int>> batch_dims_of(const Values& sample, const TraceO
       throw ArgumentError("there are " + std::to_string(sample.size()) + " inputs, and batch dimensions of " +
                           std::to_string(dims.size()));
     }
-    const std::int64_t batch = batch_of(sample, dims);
+    std::optional<std::int64_t> batch;
     for (std::size_t at = 0; at < dims.size(); ++at) {
       if (!dims[at]) continue;
       const bool is_there = sample[at].defined() && *dims[at] >= 0 && *dims[at] < sample[at].dim();
+      if (is_there && !batch) batch = sample[at].size(*dims[at]);
       if (!is_there || sample[at].size(*dims[at]) != batch) {
-        throw ArgumentError("input " + std::to_string(at) + " has no batch of " + std::to_string(batch) +
+        throw ArgumentError("input " + std::to_string(at) + " has not the batch of the others" +
                             " in dimension " + std::to_string(*dims[at]));
       }
     }
@@ -72,7 +77,6 @@ Sample resized(const Values& sample, const std::vector<std::optional<int>>& batc
   for (std::size_t at = 0; at < sample.size(); ++at) {
     if (!batch_dims[at]) continue;
     const std::int64_t rows = sample[at].size(*batch_dims[at]);
-    if (rows == 0) throw ArgumentError("the sample's batch is empty");
     const at::Tensor which =
         at::arange(batch, at::TensorOptions(at::kLong).device(sample[at].device())).remainder(rows);
     other.inputs[at] = sample[at].index_select(*batch_dims[at], which);
@@ -82,10 +86,11 @@ Sample resized(const Values& sample, const std::vector<std::optional<int>>& batc
 
 std::vector<Sample> make_samples(const Values& sample, const std::vector<std::optional<int>>& batch_dims) {
   const at::NoGradGuard no_grad;
-  const std::int64_t batch = batch_of(sample, batch_dims);
+  const std::int64_t batch = batch_of(sample, batch_dims).value_or(0);
   std::vector<Sample> samples = {{.inputs = sample, .batch = batch}};
-  samples.push_back(with_other_data(samples.front(), batch_dims));
-  if (batch == 0) return samples;
+  for (const double sign : {1.0, -1.0}) samples.push_back(with_other_data(samples.front(), batch_dims, sign));
+  if (!batch_of(sample, batch_dims)) return samples;
+  if (batch == 0) throw ArgumentError("the sample's batch is empty");
   // Far enough apart that what is rounded up to a power of two or a multiple of sixteen is seen.
   constexpr std::int64_t kFar = 17;
   samples.push_back(resized(sample, batch_dims, batch + 1));

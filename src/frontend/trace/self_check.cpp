@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
+#include "frontend/partition/aliases.h"
 #include "frontend/trace/same_bits.h"
 #include "frontend/trace/saved_state.h"
 #include "pipewright/base/error.h"
@@ -21,9 +23,31 @@ struct Outcome {
   Values buffers;
 };
 
+/// What is written to besides buffers, and the model's own generators.
+void save_written(const Graph& graph, const ModelState& state, SavedState& saved) {
+  std::set<ValueId> written;
+  const Aliases aliases(graph);
+  for (const Aliases::Written& each : aliases.written())
+    written.insert(each.values.begin(), each.values.end());
+  for (const auto& [name, tensor] : state.parameters) {
+    if (written.contains(graph.parameters.at(name))) saved.before_write(tensor);
+  }
+  for (const auto& [value, tensor] : graph.constants) {
+    saved.watch(tensor);
+    if (written.contains(value)) saved.before_write(tensor);
+  }
+  for (const GraphNode& node : graph.nodes) {
+    for (const Argument& argument : node.arguments) {
+      const auto* constant = std::get_if<c10::IValue>(&argument.is);
+      if (constant && constant->isGenerator()) saved.before_use(constant->toGenerator());
+    }
+  }
+}
+
 Outcome outcome_of(const std::function<Values(const Values&)>& forward, const ModelState& state,
-                   const Sample& sample) {
-  const SavedState saved(state, sample.inputs);
+                   const Graph& graph, const Sample& sample) {
+  SavedState saved(state, sample.inputs);
+  save_written(graph, state, saved);
   const at::AutoGradMode grad(true);
   Outcome outcome;
   Values inputs;
@@ -47,8 +71,12 @@ Outcome outcome_of(const std::function<Values(const Values&)>& forward, const Mo
     ones.push_back(at::ones_like(output));
   }
   if (!ends.empty() && !sources.empty()) {
-    outcome.gradients = torch::autograd::grad(ends, sources, ones, /*retain_graph=*/std::nullopt,
-                                              /*create_graph=*/false, /*allow_unused=*/true);
+    try {
+      outcome.gradients = torch::autograd::grad(ends, sources, ones, /*retain_graph=*/std::nullopt,
+                                                /*create_graph=*/false, /*allow_unused=*/true);
+    } catch (const c10::Error&) {
+      outcome.gradients.clear();  // a model for inference: then the graph must have none, either
+    }
   }
   for (const auto& [name, buffer] : state.buffers) outcome.buffers.push_back(buffer.detach().clone());
   return outcome;
@@ -80,8 +108,9 @@ void check_against(const StageModel& model, const ModelState& state, const Trace
   GraphModule module(traced.graph, traced.state);
   Sample given = sample;
   std::erase_if(given.inputs, [](const at::Tensor& input) { return !input.defined(); });
-  const Outcome wanted = outcome_of(model.forward, state, sample);
-  const Outcome got = outcome_of([&](const Values& inputs) { return module.forward(inputs); }, state, given);
+  const Outcome wanted = outcome_of(model.forward, state, traced.graph, sample);
+  const Outcome got =
+      outcome_of([&](const Values& inputs) { return module.forward(inputs); }, state, traced.graph, given);
   compare_outcomes(wanted.outputs, got.outputs, "outputs", sample);
   compare_outcomes(wanted.gradients, got.gradients, "gradients", sample);
   compare_outcomes(wanted.buffers, got.buffers, "buffers", sample);
