@@ -4,7 +4,7 @@
 // know.
 //
 // CUTS: 0, and it is run as it is; a number of stages, and it is run as a pipeline, cut anywhere; or modules
-// to cut before, `blocks.1,blocks.2`, and after, `+blocks.2`.
+// to cut before, `blocks.1,blocks.2`, and after, `+blocks.2`; or `marks3`, and it is cut at its three marks.
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/api/include/torch/serialize.h>
@@ -78,6 +78,12 @@ std::vector<std::size_t> even_cuts(const Graph& graph, std::size_t stages) {
 }
 
 std::vector<std::size_t> cuts_at_modules(const Graph& graph, const std::string& modules) {
+  if (modules.starts_with("marks")) {
+    const std::vector<std::size_t> cuts = marked_cuts(graph);
+    if (std::to_string(cuts.size()) != modules.substr(5))
+      throw Error("it has " + std::to_string(cuts.size()) + " marks");
+    return cuts;
+  }
   std::vector<std::size_t> cuts;
   std::istringstream names(modules);
   for (std::string name; std::getline(names, name, ',');) {

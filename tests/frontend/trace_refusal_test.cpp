@@ -135,7 +135,40 @@ TEST(TraceRefusal, SeesMemoryThatIsNoBuffer) {
   EXPECT_REFUSED("earlier calls", [calls](const Tensor& x) { return x * static_cast<double>(++*calls); });
 }
 
+TEST(TraceRefusal, SeesConstantsThatComeFromParameters) {
+  const auto layer = std::make_shared<torch::nn::LinearImpl>(6, 6);
+  const Tensor alias = layer->weight.detach();
+  const auto refusal_of = [&](const std::function<Tensor(const Tensor&)>& forward) -> std::string {
+    try {
+      trace(StageModel([forward](const Tensor& x) { return forward(x); }, layer), {at::randn({4, 6})});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "traced";
+  };
+  EXPECT_NE(refusal_of([&](const Tensor& x) { return x.mm(alias); }).find("if it comes from a parameter"),
+            std::string::npos);
+  EXPECT_NE(refusal_of([&](const Tensor& x) {
+              const float* weights = layer->weight.data_ptr<float>();
+              return x * torch::tensor(std::vector<float>(weights, weights + 6));
+            }).find("if it comes from a parameter"),
+            std::string::npos);
+}
+
+TEST(TraceRefusal, SeesMemoryThatIsSharedSecretly) {
+  EXPECT_REFUSED("shared with its result", [](const Tensor& x) {
+    const Tensor flat = at::atleast_3d(x.relu());
+    flat.mul_(2);
+    return flat.squeeze(2);
+  });
+}
+
 TEST(TraceRefusal, SeesWhatIsNoOperator) {
+  EXPECT_REFUSED("the graph's outputs differ", [](const Tensor& x) {
+    torch::manual_seed(1);
+    return x + at::rand({6});
+  });
+
   // The forward fills a tensor by itself. One that it has just made is a constant; one with contents is not
   // seen, but the graph's outputs are.
   EXPECT_REFUSED("the graph's outputs differ", [](const Tensor& x) {

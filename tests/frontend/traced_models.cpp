@@ -330,6 +330,56 @@ struct Batch1 : nn::Module {
   nn::Linear out = register_module("out", nn::Linear(6, 3));
 };
 
+/// An operator of its own, whose gradient is an autograd function: that belongs to the operator.
+struct Scale : torch::autograd::Function<Scale> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x * 2; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * 3};
+  }
+};
+TORCH_LIBRARY(pipewright_tests, library) { library.def("scale(Tensor x) -> Tensor"); }
+TORCH_LIBRARY_IMPL(pipewright_tests, Autograd, library) {
+  library.impl("scale", [](const Tensor& x) { return Tensor(Scale::apply(x)); });
+}
+
+struct OwnOperator : Between {
+  Tensor forward(const Tensor& x) {
+    static const auto scale = c10::Dispatcher::singleton()
+                                  .findSchemaOrThrow("pipewright_tests::scale", "")
+                                  .typed<Tensor(const Tensor&)>();
+    return b(scale.call(a(x))).relu();
+  }
+};
+
+/// In evaluation dropout gives back what it is given, and its schema does not say so.
+struct HiddenAlias : Between {
+  Tensor forward(const Tensor& x) {
+    const Tensor h = a(x);
+    const Tensor first = h.select(1, 0);
+    const Tensor same = at::dropout(h, 0.5, false);
+    same.mul_(2);
+    return b(h) + first.unsqueeze(1);
+  }
+};
+
+/// A constant that the forward writes to is the model's memory, though no buffer.
+struct WrittenConstant : Between {
+  Tensor forward(const Tensor& x) {
+    calls += 1;
+    return b(a(x)) * calls;
+  }
+  Tensor calls = at::zeros({});
+};
+
+struct Frozen : Between {
+  Frozen() { a->weight.requires_grad_(false); }
+  Tensor forward(const Tensor& x) {
+    const Tensor h = a(x);
+    return b(at::baddbmm(h.unsqueeze(1), h.unsqueeze(1), b->weight.expand({x.size(0), 6, 6})).squeeze(1));
+  }
+};
+
 template <typename Model, typename... Arguments>
 std::function<StageModel()> make(Arguments... arguments) {
   return [=] { return StageModel(std::make_shared<Model>(arguments...)); };
@@ -431,6 +481,10 @@ const std::vector<TracedCase>& traced_cases() {
        .writes_in_place = true,
        .shares_parameters = true},
       {"marked", make<Marked>(), rows({6})},
+      {"own_operator", make<OwnOperator>(), rows({6})},
+      {.name = "hidden_alias", .make = make<HiddenAlias>(), .inputs = rows({6}), .writes_in_place = true},
+      {"written_constant", make<WrittenConstant>(), rows({6})},
+      {.name = "frozen", .make = make<Frozen>(), .inputs = rows({6}), .shares_parameters = true},
       {"batch_second",
        make<Batch1>(),
        [](std::int64_t batch) { return Values{numbers({5, batch, 8}), numbers({batch, 6})}; },

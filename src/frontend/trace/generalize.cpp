@@ -163,7 +163,8 @@ class Generalizer {
       throw Error(
           "a tensor that " + ours.user +
           " takes is no parameter, buffer, input or result of an operator, and its contents change from call "
-          "to call: if it is the model's memory, register it as a buffer and write to it in place");
+          "to call. If it is the model's memory, register it as a buffer and write to it in place; if it "
+          "comes from a parameter, compute it in the forward");
     }
     if (is_held) {
       graph_.constants[value] = ours.tensor;

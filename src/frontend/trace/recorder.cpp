@@ -246,7 +246,11 @@ void Recorder::before_call(const c10::FunctionSchema& schema, const c10::Argumen
   if (!tensor.defined()) return;
   autograd_.check(tensor);
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
-  if (found == known_.end()) return;
+  if (found == known_.end()) {
+    saved_.watch(tensor);
+    if (is_written(schema, argument)) saved_.before_write(tensor);
+    return;
+  }
   Known& known = found->second;
   if (tensor.requires_grad() && tensor.is_leaf() && !known.required_grad) {
     refuse(schema.name() + " is given a tensor on which the forward has called requires_grad_");
@@ -260,7 +264,13 @@ void Recorder::before_call(const c10::FunctionSchema& schema, const c10::Argumen
       constant(tensor, schema.name());
     }
   }
-  if (is_written(schema, argument)) saved_.before_write(tensor);
+  if (!is_written(schema, argument)) return;
+  saved_.before_write(tensor);
+  if (tensor.has_storage() && hidden_aliases_.contains(tensor.storage().unsafeGetStorageImpl())) {
+    refuse(schema.name() +
+           " writes to memory that an operator has shared with its result without declaring it: write to a "
+           "clone");
+  }
 }
 
 void Recorder::call_checked(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -274,50 +284,74 @@ void Recorder::call_checked(const c10::OperatorHandle& op, torch::jit::Stack& st
     op.callBoxed(stack);
     return;
   }
-  const std::vector<c10::Argument>& wanted = schema.arguments();
   GraphNode node;
   node.op = name;
   node.overload = schema.overload_name();
   node.modes = modes();
-  std::shared_ptr<bool> memory;
-  bool any_grad = false;
-  for (std::size_t at = 0; at < wanted.size(); ++at) {
-    const c10::IValue& value = torch::jit::peek(stack, at, wanted.size());
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
-      before_call(schema, wanted[at], tensor);
-      any_grad |= tensor.defined() && tensor.requires_grad();
-    });
-    node.arguments.push_back(argument(value, name));
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!aliases(wanted[at]) || memory || !tensor.defined()) return;
-      const auto found = known_.find(tensor.unsafeGetTensorImpl());
-      if (found != known_.end()) memory = found->second.is_unwritten;
-    });
-  }
-  if (any_grad && c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutogradCPU)) {
+  const Taken taken = take_arguments(schema, stack, node);
+  if (taken.has_grad &&
+      c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutogradCPU)) {
     refuse(name + " is called with autograd excluded: use torch::NoGradGuard");
   }
   op.callBoxed(stack);
+  add_outputs(schema, stack, taken, node);
+  recording_.graph.nodes.push_back(std::move(node));
+}
+
+Recorder::Taken Recorder::take_arguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack,
+                                         GraphNode& node) {
+  const std::vector<c10::Argument>& wanted = schema.arguments();
+  Taken taken;
+  for (std::size_t at = 0; at < wanted.size(); ++at) {
+    const c10::IValue& value = torch::jit::peek(stack, at, wanted.size());
+    for_each_tensor(value, [&](const at::Tensor& tensor) { before_call(schema, wanted[at], tensor); });
+    node.arguments.push_back(argument(value, schema.name()));
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      taken.has_grad |= tensor.requires_grad();
+      if (tensor.has_storage()) taken.storages.insert(tensor.storage().unsafeGetStorageImpl());
+      const auto found = known_.find(tensor.unsafeGetTensorImpl());
+      if (aliases(wanted[at]) && !taken.is_unwritten && found != known_.end()) {
+        taken.is_unwritten = found->second.is_unwritten;
+      }
+    });
+  }
+  return taken;
+}
+
+void Recorder::add_outputs(const c10::FunctionSchema& schema, const torch::jit::Stack& stack,
+                           const Taken& taken, GraphNode& node) {
   const std::size_t count = schema.returns().size();
   for (std::size_t at = 0; at < count; ++at) {
     std::vector<ValueId>& values = node.outputs.emplace_back();
     const c10::IValue& output = torch::jit::peek(stack, at, count);
-    if (!output.isTensor() && !output.isTensorList())
-      refuse(name + " gives something that is neither a tensor nor a list of them");
+    if (!output.isTensor() && !output.isTensorList()) {
+      refuse(schema.name() + " gives something that is neither a tensor nor a list of them");
+    }
+    const bool is_alias = aliases(schema.returns()[at]);
     for_each_tensor(output, [&](const at::Tensor& tensor) {
       if (!tensor.defined()) {
         values.push_back(-1);
         return;
       }
       autograd_.trust(tensor);
-      const ValueId value = add_value(short_name(name), tensor);
+      if (!is_alias && tensor.has_storage() &&
+          taken.storages.contains(tensor.storage().unsafeGetStorageImpl())) {
+        if (known_.contains(
+                tensor.unsafeGetTensorImpl())) {  // what it was given, as dropout does in evaluation
+          values.push_back(-1);
+          return;
+        }
+        hidden_aliases_.emplace(tensor.storage().unsafeGetStorageImpl(),
+                                tensor.storage().getWeakStorageImpl());
+      }
+      const ValueId value = add_value(short_name(schema.name()), tensor);
       Known& known = know(tensor, value);
       *known.is_unwritten = makes_unwritten(schema);
-      if (aliases(schema.returns()[at]) && memory) known.is_unwritten = memory;
+      if (is_alias && taken.is_unwritten) known.is_unwritten = taken.is_unwritten;
       values.push_back(value);
     });
   }
-  recording_.graph.nodes.push_back(std::move(node));
 }
 
 void Recorder::add_data(const at::Tensor& of, const at::Tensor& data) {
@@ -326,7 +360,9 @@ void Recorder::add_data(const at::Tensor& of, const at::Tensor& data) {
   node.op = kDataOf;
   node.modes = modes();
   node.arguments.push_back(argument(of, node.op));
-  const auto memory = known_.at(of.unsafeGetTensorImpl()).is_unwritten;
+  const auto source = known_.find(of.unsafeGetTensorImpl());
+  if (source == known_.end()) return;  // a number
+  const auto memory = source->second.is_unwritten;
   node.outputs = {{add_value("data", data)}};
   know(data, node.outputs[0][0]).is_unwritten = memory;
   recording_.graph.nodes.push_back(std::move(node));

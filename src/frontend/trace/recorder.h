@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,13 @@ class Recorder {
     std::shared_ptr<bool> is_unwritten;
   };
 
+  /// What is known of an operator's arguments after it has been called.
+  struct Taken {
+    bool has_grad = false;
+    std::set<const c10::StorageImpl*> storages;
+    std::shared_ptr<bool> is_unwritten;  // of that which its results share memory with
+  };
+
   void call_checked(const c10::OperatorHandle& op, torch::jit::Stack& stack);
   bool reads_data(const c10::FunctionSchema& schema, const torch::jit::Stack& stack);
   ValueId add_value(const std::string& name, const at::Tensor& tensor);
@@ -62,6 +70,9 @@ class Recorder {
   Argument argument(const c10::IValue& value, const std::string& user);
   void before_call(const c10::FunctionSchema& schema, const c10::Argument& argument,
                    const at::Tensor& tensor);
+  Taken take_arguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, GraphNode& node);
+  void add_outputs(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Taken& taken,
+                   GraphNode& node);
   NodeModes modes() const;
   std::string unique_name(std::string name);
 
@@ -72,6 +83,8 @@ class Recorder {
   ValueId first_made_here_ = 0;  // those before it are parameters and buffers
   std::map<const c10::TensorImpl*, Known> known_;
   std::map<std::string, int> names_;
+  /// Memory that values share without the operators' schemas saying so: partitions would not know.
+  std::map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> hidden_aliases_;
   std::vector<NodeModes::Autocast> autocast_;  // as it was at the beginning
   int autocast_nesting_;                       // likewise
   std::optional<std::string> refusal_;

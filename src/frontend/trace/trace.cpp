@@ -12,9 +12,26 @@
 #include "pipewright/base/error.h"
 
 namespace pipewright {
+namespace {
+
+/// Gives parameters and buffers other values: what the program has made of them would be a constant
+/// otherwise.
+void change(const ModelState& state, SavedState& saved) {
+  const at::NoGradGuard no_grad;
+  for (const auto* named : {&state.parameters, &state.buffers}) {
+    for (const auto& [name, tensor] : *named) {
+      if (!tensor.is_floating_point()) continue;
+      saved.before_write(tensor);
+      tensor.data().mul_(0.5);
+    }
+  }
+}
+
+}  // namespace
 
 Recording record(const StageModel& model, const ModelState& state, const Sample& sample) {
   SavedState saved(state, sample.inputs);
+  if (sample.is_other_data) change(state, saved);
   Recorder recorder(state, sample, saved);
   const at::AutoGradMode grad(true);
   Values outputs;
