@@ -122,4 +122,8 @@ NumberOperator find_number_operator(const std::string& name) {
   return found == operators.end() ? nullptr : found->second;
 }
 
+bool is_on_numbers(const GraphNode& node) {
+  return node.op == "aten::sym_size" || find_number_operator(node.op) != nullptr;
+}
+
 }  // namespace pipewright

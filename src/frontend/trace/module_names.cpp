@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/graph/number_operators.h"
 #include "frontend/graph/uses.h"
 
 namespace pipewright {
@@ -26,6 +27,14 @@ Path path_of_owner(const std::string& name) {
 Path common(const Path& a, const Path& b) {
   const auto end = std::ranges::mismatch(a, b).in1;
   return {a.begin(), end};
+}
+
+/// A size, or a constant that is copied.
+bool is_preparation(const GraphNode& node, const Graph& graph) {
+  if (node.op == kPipeSplit) return false;
+  bool takes_constant = false;
+  for_each_use(node, [&](ValueId value) { takes_constant |= graph.constants.contains(value); });
+  return is_on_numbers(node) || (node.op == "aten::clone" && takes_constant);
 }
 
 class ModuleNames {
@@ -79,6 +88,10 @@ void name_modules(Graph& graph, const ModelState& state) {
   std::vector<Path> paths;
   paths.reserve(graph.nodes.size());
   for (const GraphNode& node : graph.nodes) paths.push_back(names.path_of(node));
+  // What is only there for the node behind it is where that is.
+  for (std::size_t at = paths.size(); at-- > 1;) {
+    if (paths[at - 1].empty() && is_preparation(graph.nodes[at - 1], graph)) paths[at - 1] = paths[at];
+  }
   Path next = {""};
   std::vector<Path> nexts(paths.size());
   for (std::size_t at = paths.size(); at-- > 0;) {

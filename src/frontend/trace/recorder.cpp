@@ -1,6 +1,5 @@
 #include "frontend/trace/recorder.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/library.h>
@@ -12,7 +11,6 @@
 #include "frontend/graph/number_operators.h"
 #include "frontend/trace/operators.h"
 #include "pipewright/base/error.h"
-#include "pipewright/frontend/pipe_split.h"
 
 namespace pipewright {
 namespace {
@@ -34,24 +32,6 @@ std::string text_of(const at::Tensor& tensor) {
   std::ostringstream out;
   out << tensor.scalar_type() << ' ' << tensor.sizes();
   return out.str();
-}
-
-/// Autocast of the devices that have one here.
-std::vector<NodeModes::Autocast> autocast_of_thread() {
-  std::vector<NodeModes::Autocast> all;
-  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-    all.push_back({.device = device,
-                   .dtype = at::autocast::get_autocast_dtype(device),
-                   .enabled = at::autocast::is_autocast_enabled(device),
-                   .cache = at::autocast::is_autocast_cache_enabled()});
-  }
-  return all;
-}
-
-/// How many autocast regions this thread is in; what they have cast is kept until it has left all of them.
-int autocast_nesting() {
-  at::autocast::increment_nesting();
-  return at::autocast::decrement_nesting();
 }
 
 /// `linear` for `aten::linear`.
@@ -86,8 +66,7 @@ RecordingScope::RecordingScope() : include_(kRecord) {
   install_variable_watch();
 }
 
-Recorder::Recorder(const ModelState& state, const Sample& sample, SavedState& saved)
-    : saved_(saved), autocast_(autocast_of_thread()), autocast_nesting_(autocast_nesting()) {
+Recorder::Recorder(const ModelState& state, const Sample& sample, SavedState& saved) : saved_(saved) {
   recording_.sample = sample;
   Graph& graph = recording_.graph;
   const auto add_state = [&](const auto& named, std::map<std::string, ValueId>& values) {
@@ -200,18 +179,6 @@ Argument Recorder::argument(const c10::IValue& value, const std::string& user) {
   return {std::move(list)};
 }
 
-NodeModes Recorder::modes() const {
-  NodeModes modes;
-  if (!at::GradMode::is_enabled()) modes.grad = false;
-  const std::vector<NodeModes::Autocast> now = autocast_of_thread();
-  // A region that changes nothing, which stays the same while others are entered and left inside of it.
-  if (autocast_nesting() > autocast_nesting_) modes.autocast.push_back(autocast_.front());
-  for (std::size_t at = 0; at < now.size(); ++at) {
-    if (!(now[at] == autocast_[at])) modes.autocast.push_back(now[at]);
-  }
-  return modes;
-}
-
 void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const c10::impl::ExcludeDispatchKeyGuard pause(kRecord);
   if (refusal_) throw Error(*refusal_);
@@ -287,7 +254,7 @@ void Recorder::call_checked(const c10::OperatorHandle& op, torch::jit::Stack& st
   GraphNode node;
   node.op = name;
   node.overload = schema.overload_name();
-  node.modes = modes();
+  node.modes = modes_.now();
   const Taken taken = take_arguments(schema, stack, node);
   if (taken.has_grad &&
       c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutogradCPU)) {
@@ -358,7 +325,7 @@ void Recorder::add_data(const at::Tensor& of, const at::Tensor& data) {
   const c10::impl::ExcludeDispatchKeyGuard pause(kRecord);
   GraphNode node;
   node.op = kDataOf;
-  node.modes = modes();
+  node.modes = modes_.now();
   node.arguments.push_back(argument(of, node.op));
   const auto source = known_.find(of.unsafeGetTensorImpl());
   if (source == known_.end()) return;  // a number
@@ -371,7 +338,7 @@ void Recorder::add_data(const at::Tensor& of, const at::Tensor& data) {
 void Recorder::add_split() {
   GraphNode node;
   node.op = kPipeSplit;
-  node.modes = modes();
+  node.modes = modes_.now();
   recording_.graph.nodes.push_back(std::move(node));
 }
 
@@ -398,20 +365,6 @@ Recording Recorder::finish(const Values& outputs) {
   }
   autograd_.check_hooks();
   return std::move(recording_);
-}
-
-void record_split() {
-  if (Recorder* recorder = Recorder::current()) recorder->add_split();
-}
-
-at::Tensor pipe_split(at::Tensor value) {
-  record_split();
-  return value;
-}
-
-Values pipe_split(Values values) {
-  record_split();
-  return values;
 }
 
 }  // namespace pipewright

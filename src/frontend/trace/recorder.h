@@ -14,6 +14,7 @@
 #include "frontend/trace/autograd_watch.h"
 #include "frontend/trace/recording.h"
 #include "frontend/trace/saved_state.h"
+#include "frontend/trace/thread_modes.h"
 
 namespace pipewright {
 
@@ -73,10 +74,10 @@ class Recorder {
   Taken take_arguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, GraphNode& node);
   void add_outputs(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Taken& taken,
                    GraphNode& node);
-  NodeModes modes() const;
   std::string unique_name(std::string name);
 
   SavedState& saved_;
+  const ThreadModes modes_;
   AutogradWatch autograd_;
   Recording recording_;
   Values inputs_;
@@ -85,8 +86,6 @@ class Recorder {
   std::map<std::string, int> names_;
   /// Memory that values share without the operators' schemas saying so: partitions would not know.
   std::map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> hidden_aliases_;
-  std::vector<NodeModes::Autocast> autocast_;  // as it was at the beginning
-  int autocast_nesting_;                       // likewise
   std::optional<std::string> refusal_;
 };
 

@@ -44,7 +44,4 @@ struct Recording {
 /// afterwards as they were.
 Recording record(const StageModel& model, const ModelState& state, const Sample& sample);
 
-/// Where a recording says that a model marks a place between stages, if one is made on this thread.
-void record_split();
-
 }  // namespace pipewright

@@ -93,6 +93,7 @@ std::vector<Sample> make_samples(const Values& sample, const std::vector<std::op
   if (batch == 0) throw ArgumentError("the sample's batch is empty");
   // Far enough apart that what is rounded up to a power of two or a multiple of sixteen is seen.
   constexpr std::int64_t kFar = 17;
+  if (batch / 2 > 1) samples.push_back(resized(sample, batch_dims, batch / 2));
   samples.push_back(resized(sample, batch_dims, batch + 1));
   samples.push_back(resized(sample, batch_dims, 2 * batch + kFar));
   return samples;

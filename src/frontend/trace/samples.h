@@ -11,7 +11,7 @@ namespace pipewright {
 /// fit.
 std::vector<std::optional<int>> batch_dims_of(const Values& sample, const TraceOptions& options);
 
-/// The sample itself; twice the same with other data; and, if batches may have any size, batches of two other
+/// The sample itself; twice the same with other data; and, if batches may have any size, batches of other
 /// sizes.
 std::vector<Sample> make_samples(const Values& sample, const std::vector<std::optional<int>>& batch_dims);
 
