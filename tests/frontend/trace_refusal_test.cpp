@@ -187,6 +187,16 @@ TEST(TraceRefusal, SeesWhatIsNoOperator) {
   });
 }
 
+TEST(TraceRefusal, SeesStateThatGetsAnotherShape) {
+  const auto held = std::make_shared<Tensor>(at::zeros({6}));
+  EXPECT_REFUSED("aten::resize_ gives a parameter, buffer or constant another shape",
+                 [held](const Tensor& x) {
+                   held->resize_({x.size(0), 6});
+                   return x + held->zero_();
+                 });
+  EXPECT_EQ(held->sizes(), at::IntArrayRef({6}));
+}
+
 TEST(TraceRefusal, SaysWhatOptionsDoNotFit) {
   const StageModel model([](const Tensor& x) { return x; });
   EXPECT_THROW(trace(model, {at::ones({3})}, {.batch_dims = {{0, 0}}}), ArgumentError);

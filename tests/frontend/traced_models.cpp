@@ -380,6 +380,50 @@ struct Frozen : Between {
   }
 };
 
+/// One module under two names, and one value returned twice.
+struct SharedModule : nn::Module {
+  Values forward(const Values& inputs) {
+    const Tensor h = second(first(inputs[0]).tanh());
+    return {h, h, third(h)};
+  }
+  nn::Linear first = register_module("first", nn::Linear(6, 6));
+  nn::Linear second = register_module("second", first);
+  nn::Linear third = register_module("third", nn::Linear(6, 6));
+};
+
+/// Running statistics that are written to twice.
+struct NormTwice : Between {
+  Tensor forward(const Tensor& x) { return b(norm(norm(a(x)).relu())); }
+  nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(6));
+};
+
+struct EncoderDecoder : nn::Module {
+  Tensor forward(const Tensor& source, const Tensor& target) { return out(transformer(source, target)); }
+  nn::Transformer transformer = register_module(
+      "transformer",
+      nn::Transformer(
+          nn::TransformerOptions(8, 2).num_encoder_layers(1).num_decoder_layers(2).dim_feedforward(16)));
+  nn::Linear out = register_module("out", nn::Linear(8, 3));
+};
+
+/// A region without gradients inside of one with autocast: what was cast before it is used again behind it.
+struct AutocastNoGrad : Between {
+  Tensor forward(const Tensor& x) {
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::increment_nesting();
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    Tensor h = a(x);
+    {
+      const at::NoGradGuard no_grad;
+      h = h + a(x).sigmoid();
+    }
+    h = b(a(h));
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    return h.to(at::kFloat);
+  }
+};
+
 template <typename Model, typename... Arguments>
 std::function<StageModel()> make(Arguments... arguments) {
   return [=] { return StageModel(std::make_shared<Model>(arguments...)); };
@@ -482,6 +526,21 @@ const std::vector<TracedCase>& traced_cases() {
        .shares_parameters = true},
       {"marked", make<Marked>(), rows({6})},
       {"own_operator", make<OwnOperator>(), rows({6})},
+      {.name = "shared_module", .make = make<SharedModule>(), .inputs = rows({6}), .shares_parameters = true},
+      {.name = "norm_twice",
+       .make = make<NormTwice>(),
+       .inputs = rows({6}),
+       .writes_in_place = true,
+       .shares_parameters = true},
+      {"encoder_decoder",
+       make<EncoderDecoder>(),
+       [](std::int64_t batch) { return Values{numbers({5, batch, 8}), numbers({3, batch, 8})}; },
+       {.batch_dims = {{1, 1}}}},
+      {.name = "autocast_no_grad",
+       .make = make<AutocastNoGrad>(),
+       .inputs = rows({6}),
+       .shares_parameters = true,
+       .tolerance = 0.02},
       {.name = "hidden_alias", .make = make<HiddenAlias>(), .inputs = rows({6}), .writes_in_place = true},
       {"written_constant", make<WrittenConstant>(), rows({6})},
       {.name = "frozen", .make = make<Frozen>(), .inputs = rows({6}), .shares_parameters = true},

@@ -9,6 +9,7 @@
 
 #include "frontend/graph/effects.h"
 #include "frontend/graph/number_operators.h"
+#include "frontend/graph/uses.h"
 #include "frontend/trace/operators.h"
 #include "pipewright/base/error.h"
 
@@ -88,7 +89,7 @@ Recorder::Recorder(const ModelState& state, const Sample& sample, SavedState& sa
     }
     // No leaf, so that it may be written to, and with a gradient, so that it is seen what is done about that.
     const at::AutoGradMode grad(true);
-    at::Tensor leaf = input.detach().clone();
+    const at::Tensor leaf = input.detach().clone();
     if (leaf.is_floating_point() || leaf.is_complex()) leaf.requires_grad_(true);
     inputs_.push_back(leaf.clone());
     autograd_.trust(inputs_.back());
@@ -109,7 +110,7 @@ void Recorder::refuse(const std::string& what) {
   throw Error(*refusal_);
 }
 
-std::string Recorder::unique_name(std::string name) {
+std::string Recorder::unique_name(const std::string& name) {
   const int before = names_[name]++;
   return before == 0 ? name : name + "_" + std::to_string(before);
 }
@@ -218,7 +219,7 @@ void Recorder::before_call(const c10::FunctionSchema& schema, const c10::Argumen
     if (is_written(schema, argument)) saved_.before_write(tensor);
     return;
   }
-  Known& known = found->second;
+  const Known& known = found->second;
   if (tensor.requires_grad() && tensor.is_leaf() && !known.required_grad) {
     refuse(schema.name() + " is given a tensor on which the forward has called requires_grad_");
   }
@@ -256,6 +257,12 @@ void Recorder::call_checked(const c10::OperatorHandle& op, torch::jit::Stack& st
   node.overload = schema.overload_name();
   node.modes = modes_.now();
   const Taken taken = take_arguments(schema, stack, node);
+  if (op.hasTag(at::Tag::inplace_view)) {
+    for_each_use(node, [&](ValueId value) {
+      if (value >= first_made_here_ && !recording_.constants.contains(value)) return;
+      refuse(name + " gives a parameter, buffer or constant another shape, which a graph cannot");
+    });
+  }
   if (taken.has_grad &&
       c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutogradCPU)) {
     refuse(name + " is called with autograd excluded: use torch::NoGradGuard");

@@ -74,7 +74,7 @@ class Recorder {
   Taken take_arguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, GraphNode& node);
   void add_outputs(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Taken& taken,
                    GraphNode& node);
-  std::string unique_name(std::string name);
+  std::string unique_name(const std::string& name);
 
   SavedState& saved_;
   const ThreadModes modes_;

@@ -12,7 +12,8 @@ namespace {
 std::optional<std::int64_t> batch_of(const Values& sample,
                                      const std::vector<std::optional<int>>& batch_dims) {
   for (std::size_t at = 0; at < sample.size(); ++at) {
-    if (batch_dims[at]) return sample[at].size(*batch_dims[at]);
+    const std::optional<int> dim = batch_dims[at];
+    if (dim) return sample[at].size(*dim);
   }
   return std::nullopt;
 }
@@ -24,11 +25,12 @@ Sample with_other_data(const Sample& sample, const std::vector<std::optional<int
   other.is_other_data = true;
   for (std::size_t at = 0; at < other.inputs.size(); ++at) {
     at::Tensor& input = other.inputs[at];
+    const std::optional<int> dim = batch_dims[at];
     if (!input.defined()) continue;
     if (input.is_floating_point()) {
       input = input.abs() * sign;
-    } else if (batch_dims[at]) {
-      input = input.flip(*batch_dims[at]);
+    } else if (dim) {
+      input = input.flip(*dim);
     }
   }
   return other;
@@ -52,12 +54,13 @@ std::vector<std::optional<int>> batch_dims_of(const Values& sample, const TraceO
     }
     std::optional<std::int64_t> batch;
     for (std::size_t at = 0; at < dims.size(); ++at) {
-      if (!dims[at]) continue;
-      const bool is_there = sample[at].defined() && *dims[at] >= 0 && *dims[at] < sample[at].dim();
-      if (is_there && !batch) batch = sample[at].size(*dims[at]);
-      if (!is_there || sample[at].size(*dims[at]) != batch) {
+      const std::optional<int> dim = dims[at];
+      if (!dim) continue;
+      const bool is_there = sample[at].defined() && *dim >= 0 && *dim < sample[at].dim();
+      if (is_there && !batch) batch = sample[at].size(*dim);
+      if (!is_there || sample[at].size(*dim) != batch) {
         throw ArgumentError("input " + std::to_string(at) + " has not the batch of the others" +
-                            " in dimension " + std::to_string(*dims[at]));
+                            " in dimension " + std::to_string(*dim));
       }
     }
     return dims;
@@ -75,11 +78,12 @@ std::vector<std::optional<int>> batch_dims_of(const Values& sample, const TraceO
 Sample resized(const Values& sample, const std::vector<std::optional<int>>& batch_dims, std::int64_t batch) {
   Sample other{.inputs = sample, .batch = batch};
   for (std::size_t at = 0; at < sample.size(); ++at) {
-    if (!batch_dims[at]) continue;
-    const std::int64_t rows = sample[at].size(*batch_dims[at]);
+    const std::optional<int> dim = batch_dims[at];
+    if (!dim) continue;
+    const std::int64_t rows = sample[at].size(*dim);
     const at::Tensor which =
         at::arange(batch, at::TensorOptions(at::kLong).device(sample[at].device())).remainder(rows);
-    other.inputs[at] = sample[at].index_select(*batch_dims[at], which);
+    other.inputs[at] = sample[at].index_select(*dim, which);
   }
   return other;
 }

@@ -56,7 +56,8 @@ TracedModel trace(const StageModel& model, const Values& sample, const TraceOpti
       if (recordings.empty()) throw;     // its own error, with its own data
       if (each.is_other_data) continue;  // data that it does not take
       throw Error("the model fails with " + each.text() +
-                  ", made from the sample: " + error.what_without_backtrace());
+                  ", made from the sample: say what the batch is (batch_dims), or " +
+                  "trace it for one size (dynamic_batch). It says: " + error.what_without_backtrace());
     }
   }
   TracedModel traced;
