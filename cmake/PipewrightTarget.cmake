@@ -20,10 +20,14 @@ function(pipewright_configure target)
   endif()
 endfunction()
 
-# A target on libtorch: compiled as one file where PIPEWRIGHT_UNITY is on, because reading torch's
-# headers takes longer than everything else.
+# Compiled in few files where PIPEWRIGHT_UNITY is on.
+function(pipewright_compile_together target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${PIPEWRIGHT_UNITY} UNITY_BUILD_BATCH_SIZE 24)
+endfunction()
+
+# A target on libtorch.
 function(pipewright_uses_torch target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${PIPEWRIGHT_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+  pipewright_compile_together(${target})
   # Libtorch is built with it, and some classes in its headers have other members without.
   target_compile_definitions(${target} PRIVATE NDEBUG)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -37,6 +41,7 @@ function(pipewright_add_layer layer)
   add_library(pipewright_${layer} STATIC ${ARGN})
   add_library(Pipewright::${layer} ALIAS pipewright_${layer})
   pipewright_configure(pipewright_${layer})
+  pipewright_compile_together(pipewright_${layer})
   set_target_properties(pipewright_${layer} PROPERTIES EXPORT_NAME ${layer})
   target_include_directories(
     pipewright_${layer}

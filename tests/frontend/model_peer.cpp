@@ -18,6 +18,7 @@
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/graph_module.h"
 #include "pipewright/frontend/partition.h"
+#include "pipewright/frontend/split.h"
 #include "pipewright/runtime/pipeline.h"
 #include "pipewright/schedule/generate.h"
 

@@ -9,6 +9,7 @@
 #include "pipewright/frontend/graph_module.h"
 #include "pipewright/frontend/partition.h"
 #include "pipewright/frontend/pipe_split.h"
+#include "pipewright/frontend/split.h"
 #include "pipewright/runtime/pipeline.h"
 #include "pipewright/schedule/generate.h"
 
@@ -234,6 +235,14 @@ TEST(Trace, CutsBetweenBlocksPassOneTensor) {
   EXPECT_TRUE(runs_in_stages(gpt, traced, cuts, 9));
 }
 
+TEST(Trace, IsCutByItsCosts) {
+  const TracedCase& gpt = case_named("gpt");
+  const TracedModel traced = trace(made(gpt), gpt.inputs(kTraced));
+  const std::vector<std::size_t> cuts = balanced_cuts(traced.graph, 4, estimate_costs(traced.graph));
+  ASSERT_EQ(cuts.size(), 3U);
+  EXPECT_TRUE(runs_in_stages(gpt, traced, cuts, 6));
+}
+
 TEST(Trace, FindsTheMarksOfTheModel) {
   const TracedCase& marked = case_named("marked");
   const TracedModel traced = trace(made(marked), marked.inputs(kTraced));
@@ -242,25 +251,27 @@ TEST(Trace, FindsTheMarksOfTheModel) {
   EXPECT_EQ(to_text(traced.graph),
             "inputs input=%input\n"
             "# a\n"
-            "%t = aten::t(%a.weight)\n"
-            "%addmm = aten::addmm(%a.bias, %input, %t, 1, 1)\n"
-            "%relu = aten::relu(%addmm)\n"
-            " = pipewright.pipe_split()\n"
+            "%t: Float[6, 6] = aten::t(%a.weight)\n"
+            "%addmm: Float[4, 6] = aten::addmm(%a.bias, %input, %t, 1, 1)\n"
+            "%relu: Float[4, 6] = aten::relu(%addmm)\n"
+            "pipewright.pipe_split()\n"
             "# b\n"
-            "%t_1 = aten::t(%b.weight)\n"
-            "%addmm_1 = aten::addmm(%b.bias, %relu, %t_1, 1, 1)\n"
-            " = pipewright.pipe_split()\n"
-            "%tanh = aten::tanh(%addmm_1)\n"
+            "%t_1: Float[6, 6] = aten::t(%b.weight)\n"
+            "%addmm_1: Float[4, 6] = aten::addmm(%b.bias, %relu, %t_1, 1, 1)\n"
+            "pipewright.pipe_split()\n"
+            "%tanh: Float[4, 6] = aten::tanh(%addmm_1)\n"
             "outputs output=%tanh\n");
   EXPECT_TRUE(runs_in_stages(marked, traced, cuts, 5));
 }
 
 TEST(Trace, MarksWithoutOperatorsBetweenThemAreOne) {
   const auto model = [](const at::Tensor& x) {
-    return pipe_split(pipe_split(pipe_split(pipe_split(x).exp())).sin());
+    const at::Tensor first = pipe_split(x);  // before it, a size is taken
+    const at::Tensor marked = first + at::zeros({x.size(0)});
+    return pipe_split(pipe_split(pipe_split(marked)).sin());
   };
   const TracedModel traced = trace(StageModel(model), {at::randn({3})});
-  EXPECT_EQ(marked_cuts(traced.graph), std::vector<std::size_t>{2});
+  EXPECT_EQ(marked_cuts(traced.graph), std::vector<std::size_t>{4}) << to_text(traced.graph);
 }
 
 TEST(Trace, NamesConstants) {

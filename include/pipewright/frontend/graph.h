@@ -74,6 +74,12 @@ struct Graph {
   /// Buffers of other parts of the model that are read here, too.
   std::map<std::string, ValueId> borrowed_buffers;
   std::map<ValueId, at::Tensor> constants;
+  /// What tensors were when the model was exported or traced. Sizes that may change are those of then.
+  struct Recorded {
+    std::vector<std::int64_t> sizes;
+    at::ScalarType dtype = at::kFloat;
+  };
+  std::map<ValueId, Recorded> recorded;
   /// Buffers that get a new value with each call: by name, the value that it is.
   std::map<std::string, ValueId> updated_buffers;
 };

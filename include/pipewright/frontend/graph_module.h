@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "pipewright/frontend/graph.h"
 #include "pipewright/runtime/values.h"
@@ -26,6 +28,9 @@ class GraphModule : public torch::nn::Module {
   /// The inputs that are values, in their order; the outputs likewise. A value that is no tensor is one here.
   Values forward(const Values& inputs);
 
+  /// A forward whose outputs nobody needs: the seconds of each node.
+  std::vector<double> time_forward(const Values& inputs);
+
   const Graph& graph() const { return graph_; }
 
  private:
@@ -37,6 +42,9 @@ class GraphModule : public torch::nn::Module {
 
   void bind(const std::map<std::string, ValueId>& names, const std::map<std::string, at::Tensor>& state,
             bool parameters);
+
+  /// By value, what a run begins with.
+  std::vector<c10::IValue> make_slots(const Values& inputs) const;
 
   Graph graph_;
   std::unique_ptr<GraphProgram> program_;

@@ -21,15 +21,4 @@ struct PartitionedGraph {
 /// of its names or, where it has no more, `NAME@STAGE`.
 PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts);
 
-/// Where stages begin that the model has marks for: `pipe_split` of traced models, and of
-/// torch.distributed.pipelining in exported ones. Marks without operators between them are one; those at the
-/// ends are none.
-std::vector<std::size_t> marked_cuts(const Graph& graph);
-
-/// The first node of a module, by its name in the model, or of one inside of it. Throws ArgumentError that
-/// lists the modules where there is none.
-std::size_t cut_before(const Graph& graph, const std::string& module);
-/// The first node after all of its nodes.
-std::size_t cut_after(const Graph& graph, const std::string& module);
-
 }  // namespace pipewright

@@ -43,6 +43,15 @@ class GraphText {
     return value < 0 ? "_" : "%" + graph_.values[static_cast<std::size_t>(value)];
   }
 
+  /// `: float[8, 4]`, where it is known.
+  std::string shape(ValueId value) const {
+    const auto found = graph_.recorded.find(value);
+    if (found == graph_.recorded.end()) return "";
+    std::ostringstream out;
+    out << ": " << found->second.dtype << at::IntArrayRef(found->second.sizes);
+    return out.str();
+  }
+
   void write_ports(const char* title, const std::vector<Graph::Port>& ports) {
     out_ << title;
     for (const Graph::Port& port : ports) {
@@ -60,11 +69,12 @@ class GraphText {
     const char* between = "";
     for (const auto& output : node.outputs) {
       for (const ValueId value : output) {
-        out_ << between << name(value);
+        out_ << between << name(value) << shape(value);
         between = ", ";
       }
     }
-    out_ << " = " << node.op << (node.overload.empty() ? "" : "." + node.overload) << '(';
+    out_ << (node.outputs.empty() ? "" : " = ") << node.op
+         << (node.overload.empty() ? "" : "." + node.overload) << '(';
     between = "";
     for (const Argument& argument : node.arguments) {
       out_ << between << argument_text(argument);

@@ -64,7 +64,7 @@ void GraphModule::bind(const std::map<std::string, ValueId>& names,
   }
 }
 
-Values GraphModule::forward(const Values& inputs) {
+std::vector<c10::IValue> GraphModule::make_slots(const Values& inputs) const {
   std::vector<c10::IValue> slots(graph_.values.size());
   for (const Bound& each : bound_) {
     // What is updated may have been saved for the backward as it was.
@@ -81,6 +81,16 @@ Values GraphModule::forward(const Values& inputs) {
   if (next != inputs.size()) {
     throw Error("the model takes " + std::to_string(next) + " inputs, not " + std::to_string(inputs.size()));
   }
+  return slots;
+}
+
+std::vector<double> GraphModule::time_forward(const Values& inputs) {
+  std::vector<c10::IValue> slots = make_slots(inputs);
+  return program_->time(slots);
+}
+
+Values GraphModule::forward(const Values& inputs) {
+  std::vector<c10::IValue> slots = make_slots(inputs);
   program_->run(slots);
   Values outputs;
   for (const Graph::Port& port : graph_.outputs) {

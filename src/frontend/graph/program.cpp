@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -271,14 +272,33 @@ void GraphProgram::run(const Instruction& instruction, IValues& slots, IValues& 
   }
 }
 
-void GraphProgram::run(IValues& slots) const {
+template <typename After>
+void GraphProgram::run_each(IValues& slots, After after) const {
   IValues stack;
   AutocastScopes autocast;
   for (const Region& region : regions_) {
     const at::AutoGradMode grad(region.modes.grad.value_or(at::GradMode::is_enabled()));
     autocast.enter(region.modes.autocast);
-    for (const Instruction& instruction : region.instructions) run(instruction, slots, stack);
+    for (const Instruction& instruction : region.instructions) {
+      run(instruction, slots, stack);
+      after();
+    }
   }
+}
+
+void GraphProgram::run(IValues& slots) const {
+  run_each(slots, [] {});
+}
+
+std::vector<double> GraphProgram::time(IValues& slots) const {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  Clock::time_point before = Clock::now();
+  run_each(slots, [&] {
+    const Clock::time_point now = Clock::now();
+    seconds.push_back(std::chrono::duration<double>(now - std::exchange(before, now)).count());
+  });
+  return seconds;
 }
 
 }  // namespace pipewright

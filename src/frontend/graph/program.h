@@ -20,6 +20,8 @@ class GraphProgram {
   /// `slots`: by value, what comes in, parameters, buffers and constants filled in; afterwards, what the
   /// outputs and buffers are.
   void run(std::vector<c10::IValue>& slots) const;
+  /// The same, and the seconds that each node took.
+  std::vector<double> time(std::vector<c10::IValue>& slots) const;
 
  private:
   /// What a value must become where an operator has another type: a number for a tensor, for example.
@@ -51,6 +53,8 @@ class GraphProgram {
   static ArgumentLoad load_of(const Argument& argument, const c10::Argument& wanted);
   static ListOf list_kind(const c10::Type& element);
   void mark_last_uses(const Graph& graph);
+  template <typename After>
+  void run_each(std::vector<c10::IValue>& slots, After after) const;
   static c10::IValue take(const Load& load, std::vector<c10::IValue>& slots);
   static c10::IValue take(const ListLoad& load, std::vector<c10::IValue>& slots);
   static void run(const Instruction& instruction, std::vector<c10::IValue>& slots,

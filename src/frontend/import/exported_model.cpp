@@ -7,9 +7,10 @@
 #include <tuple>
 #include <utility>
 
-#include "frontend/import/archive.h"
+#include "frontend/archive/archive.h"
+#include "frontend/archive/geometry.h"
 #include "frontend/import/graph_reader.h"
-#include "frontend/import/schema_numbers.h"
+#include "frontend/schema/schema_numbers.h"
 
 namespace pipewright {
 namespace {
@@ -32,23 +33,6 @@ std::vector<std::int64_t> integers(const Json& sizes) {
   std::vector<std::int64_t> all;
   for (const Json& size : sizes) all.push_back(integer_of_json(field(size, "as_int")));
   return all;
-}
-
-/// How many elements of a storage a tensor reaches over; throws where that is more than there are.
-void check_geometry(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
-                    std::int64_t offset, std::size_t elements, const std::string& name) {
-  const auto wrong = [&] { throw ParseError("the tensor '" + name + "' does not fit into its record"); };
-  if (sizes.size() != strides.size() || offset < 0) wrong();
-  auto left = static_cast<std::int64_t>(elements) - offset;
-  bool empty = false;
-  for (const std::int64_t size : sizes) empty |= size == 0;
-  for (std::size_t at = 0; at < sizes.size(); ++at) {
-    if (sizes[at] < 0 || strides[at] < 0) wrong();
-    if (empty || strides[at] == 0) continue;
-    if (sizes[at] - 1 > left / strides[at]) wrong();
-    left -= (sizes[at] - 1) * strides[at];
-  }
-  if (!empty && left < 1) wrong();
 }
 
 }  // namespace
@@ -110,7 +94,8 @@ class ExportedModel::Impl {
     const std::vector<std::int64_t> sizes = integers(field(meta, "sizes"));
     const std::vector<std::int64_t> strides = integers(field(meta, "strides"));
     const std::int64_t offset = integer_of_json(field(field(meta, "storage_offset"), "as_int"));
-    check_geometry(sizes, strides, offset, bytes.size / c10::elementSize(dtype), name);
+    if (!fits(sizes, strides, offset, bytes.size / c10::elementSize(dtype)))
+      throw ParseError("the tensor '" + name + "' does not fit into its record");
     auto* begin = static_cast<std::byte*>(bytes.begin.get()) +
                   static_cast<std::size_t>(offset) * c10::elementSize(dtype);
     tensor = at::from_blob(begin, sizes, strides, [held = bytes.begin](void*) {}, at::TensorOptions(dtype));

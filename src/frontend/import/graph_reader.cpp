@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "frontend/graph/number_operators.h"
-#include "frontend/import/schema_numbers.h"
 #include "frontend/import/tree_names.h"
+#include "frontend/schema/schema_numbers.h"
 
 namespace pipewright {
 namespace {
@@ -60,6 +60,7 @@ class GraphReader {
   Graph read() {
     const Json& graph = field(module_, "graph");
     const Json& signature = field(module_, "signature");
+    tensor_values_ = &field(graph, "tensor_values");
     read_inputs(list_field(graph, "inputs"), list_field(signature, "input_specs"));
     read_nodes(graph, 0);
     read_outputs(list_field(signature, "output_specs"));
@@ -75,7 +76,30 @@ class GraphReader {
     return static_cast<ValueId>(graph_.values.size()) - 1;
   }
 
-  ValueId give(const std::string& name) { return names_[name] = add_value(name); }
+  ValueId give(const std::string& name) {
+    const ValueId value = add_value(name);
+    if (const auto meta = tensor_values_->find(name); meta != tensor_values_->end()) record(value, *meta);
+    return names_[name] = value;
+  }
+
+  void record(ValueId value, const Json& meta) {
+    Graph::Recorded tensor{.sizes = {}, .dtype = scalar_type_of(field(meta, "dtype"))};
+    for (const Json& size : list_field(meta, "sizes")) {
+      const auto [type, what] = only_field(size);
+      if (type == "as_int") {
+        tensor.sizes.push_back(integer_of_json(what));
+        continue;
+      }
+      // A size that may change, with what it was.
+      const Json& then = field(what, "hint");
+      if (!then.is_object()) return;
+      tensor.sizes.push_back(integer_of_json(field(then, "as_int")));
+    }
+    for (const std::int64_t size : tensor.sizes) {
+      if (size < 0) throw ParseError("a tensor has the size " + std::to_string(size));
+    }
+    graph_.recorded[value] = std::move(tensor);
+  }
 
   ValueId value_of(const std::string& name) const {
     const auto found = names_.find(name);
@@ -211,7 +235,9 @@ class GraphReader {
       inner[name_of(inner_inputs[at])] = std::get<ValueId>(outer.is);
     }
     std::swap(names_, inner);
+    const Json* outer_values = std::exchange(tensor_values_, &field(graph, "tensor_values"));
     read_nodes(graph, depth + 1);
+    tensor_values_ = outer_values;
     std::vector<ValueId> results;
     for (const Json& output : list_field(graph, "outputs")) results.push_back(value_of(name_of(output)));
     std::swap(names_, inner);
@@ -358,6 +384,7 @@ class GraphReader {
   const std::map<std::string, at::Tensor>& constants_;
   Graph graph_;
   Names names_;
+  const Json* tensor_values_ = nullptr;  // what the file says of the tensors that are given now
   NodeModes modes_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "frontend/import/json_fields.h"
+#include "frontend/schema/json_fields.h"
 #include "pipewright/frontend/graph.h"
 
 namespace pipewright {

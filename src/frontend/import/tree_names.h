@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/import/json_fields.h"
+#include "frontend/schema/json_fields.h"
 
 namespace pipewright {
 

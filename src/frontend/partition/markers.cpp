@@ -1,5 +1,5 @@
 #include "frontend/graph/number_operators.h"
-#include "pipewright/frontend/partition.h"
+#include "pipewright/frontend/split.h"
 
 namespace pipewright {
 

@@ -9,7 +9,7 @@
 
 #include "frontend/graph/number_operators.h"
 #include "frontend/graph/uses.h"
-#include "frontend/partition/aliases.h"
+#include "frontend/partition/cut_points.h"
 #include "pipewright/base/error.h"
 
 namespace pipewright {
@@ -27,11 +27,6 @@ bool gives_number(const GraphNode& node) {
     case c10::TypeKind::NumberType: return true;
     default: return false;
   }
-}
-
-/// `blocks.0` for `blocks.0.norm.weight`, of whose module that is.
-bool is_in(const std::string& name, const std::string& module) {
-  return module.empty() || name == module || name.starts_with(module + ".");
 }
 
 class Partitioner {
@@ -101,40 +96,16 @@ class Partitioner {
   /// Values that share memory do not any more when they go to another stage, and a parameter or buffer is
   /// another tensor there. That must not matter: nobody writes to what is needed on both sides.
   void check_writes() const {
-    const Aliases aliases(graph_);
-    for (const Aliases::Written& written : aliases.written()) {
-      for (int stage = 1; stage < stage_count(); ++stage) check_write(written, stage);
+    const auto conflicts = cut_conflicts(graph_);
+    for (const std::size_t cut : cuts_) {
+      const auto& conflict = conflicts[cut];
+      if (!conflict) continue;
+      const std::string& name = graph_.values[index(conflict->first)];
+      const std::string& other = graph_.values[index(conflict->second)];
+      throw ArgumentError("a stage cannot begin at node " + std::to_string(cut) + ": " +
+                          (name == other ? "uses of '" + name + "'" : "'" + name + "' and '" + other + "'") +
+                          " share memory on both sides of it, which is written to; cut elsewhere");
     }
-  }
-
-  void check_write(const Aliases::Written& written, int stage) const {
-    const bool is_written_behind = *written.writers.rbegin() >= first_node(stage);
-    std::vector<ValueId> shared;
-    std::vector<ValueId> state;
-    for (const ValueId value : written.values) {
-      const bool is_needed = needed_[index(value)] >= stage;
-      if (given_[index(value)] < 0) {
-        state.push_back(value);
-        if (is_needed && first_user(value) < stage) refuse_cut(stage, value, value);
-      } else if (given_[index(value)] < stage && is_needed && is_written_behind) {
-        shared.push_back(value);
-      }
-    }
-    if (shared.size() > 1) refuse_cut(stage, shared.front(), shared.back());
-    if (!shared.empty() && !state.empty()) refuse_cut(stage, state.front(), shared.front());
-  }
-
-  [[noreturn]] void refuse_cut(int stage, ValueId a, ValueId b) const {
-    const std::string& name = graph_.values[index(a)];
-    const std::string& other = graph_.values[index(b)];
-    throw ArgumentError("a stage cannot begin at node " + std::to_string(first_node(stage)) + ": " +
-                        (a == b ? "uses of '" + name + "'" : "'" + name + "' and '" + other + "'") +
-                        " share memory on both sides of it, which is written to; cut elsewhere");
-  }
-
-  int first_user(ValueId value) const {
-    const auto found = users_.find(value);
-    return found == users_.end() || found->second.empty() ? stage_count() : *found->second.begin();
   }
 
   /// What goes from a stage to the next.
@@ -189,7 +160,11 @@ class Partitioner {
     std::map<ValueId, ValueId> local;
     const auto add = [&](ValueId value) {
       part.values.push_back(graph_.values[index(value)]);
-      return local[value] = static_cast<ValueId>(part.values.size()) - 1;
+      const auto own = static_cast<ValueId>(part.values.size()) - 1;
+      if (const auto known = graph_.recorded.find(value); known != graph_.recorded.end()) {
+        part.recorded[own] = known->second;
+      }
+      return local[value] = own;
     };
     add_state(stage, part, add);
     if (stage == 0) {
@@ -288,34 +263,10 @@ class Partitioner {
   std::vector<std::vector<std::string>> tied_;
 };
 
-/// The first and the last node of a module.
-std::pair<std::size_t, std::size_t> nodes_of(const Graph& graph, const std::string& module) {
-  std::optional<std::pair<std::size_t, std::size_t>> found;
-  std::set<std::string> modules;
-  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
-    const std::vector<std::string>& own = graph.nodes[at].modules;
-    modules.insert(own.begin(), own.end());
-    if (std::ranges::none_of(own, [&](const std::string& each) { return is_in(each, module); })) continue;
-    if (!found) found.emplace(at, at);
-    found->second = at;
-  }
-  if (found) return *found;
-  std::string known;
-  for (const std::string& each : modules) known += each.empty() ? "" : " " + each;
-  throw ArgumentError("the model has no module '" + module + "' that computes something; there are" + known);
-}
-
 }  // namespace
 
 PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts) {
   return Partitioner(graph, cuts).partition();
-}
-
-std::size_t cut_before(const Graph& graph, const std::string& module) {
-  return nodes_of(graph, module).first;
-}
-std::size_t cut_after(const Graph& graph, const std::string& module) {
-  return nodes_of(graph, module).second + 1;
 }
 
 }  // namespace pipewright

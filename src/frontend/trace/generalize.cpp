@@ -104,6 +104,9 @@ class Generalizer {
 
  private:
   static std::size_t index(ValueId value) { return static_cast<std::size_t>(value); }
+  static const Numbers& sizes_of(const Recording& recording, ValueId value) {
+    return recording.graph.recorded.at(value).sizes;
+  }
 
   /// Why a recording may differ from the first.
   std::string depends_on(const Recording& other) const {
@@ -175,6 +178,7 @@ class Generalizer {
     }
     const ValueId kept = add_value(graph_.values[index(value)] + ".kept");
     graph_.constants[kept] = ours.contents;
+    graph_.recorded[kept] = first_.graph.recorded.at(value);
     GraphNode clone;
     clone.op = "aten::clone";
     clone.arguments = {{kept}};
@@ -286,14 +290,14 @@ class Generalizer {
   }
 
   std::optional<ValueId> from_sizes(ValueId value, const Numbers& wanted, bool exactly) {
-    if (index(value) >= first_.sizes.size()) return std::nullopt;  // a number that was added here
-    const std::size_t dims = first_.sizes[index(value)].size();
+    if (!first_.graph.recorded.contains(value)) return std::nullopt;  // a number that was added here
+    const std::size_t dims = sizes_of(first_, value).size();
     for (const Recording& each : recordings_) {
-      if (each.sizes[index(value)].size() != dims) return std::nullopt;
+      if (sizes_of(each, value).size() != dims) return std::nullopt;
     }
     for (std::size_t dim = 0; dim < dims; ++dim) {
       Numbers sizes;
-      for (const Recording& each : recordings_) sizes.push_back(each.sizes[index(value)][dim]);
+      for (const Recording& each : recordings_) sizes.push_back(sizes_of(each, value)[dim]);
       if (exactly && sizes != wanted) continue;
       const auto formula = fit(sizes, wanted);
       if (formula) return apply(*formula, size(value, dim, graph_.nodes.emplace_back()));
@@ -315,9 +319,9 @@ class Generalizer {
     for (const Graph::Port& port : graph_.inputs) {
       const auto* value = std::get_if<ValueId>(&port.is);
       if (!value) continue;
-      for (std::size_t dim = 0; dim < first_.sizes[index(*value)].size(); ++dim) {
+      for (std::size_t dim = 0; dim < sizes_of(first_, *value).size(); ++dim) {
         if (std::ranges::any_of(recordings_, [&](const Recording& each) {
-              return each.sizes[index(*value)][dim] != each.sample.batch;
+              return sizes_of(each, *value)[dim] != each.sample.batch;
             })) {
           continue;
         }

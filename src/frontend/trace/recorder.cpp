@@ -117,8 +117,9 @@ std::string Recorder::unique_name(const std::string& name) {
 
 ValueId Recorder::add_value(const std::string& name, const at::Tensor& tensor) {
   recording_.graph.values.push_back(unique_name(name));
-  recording_.sizes.push_back(tensor.sizes().vec());
-  return static_cast<ValueId>(recording_.graph.values.size()) - 1;
+  const auto value = static_cast<ValueId>(recording_.graph.values.size()) - 1;
+  recording_.graph.recorded[value] = {tensor.sizes().vec(), tensor.scalar_type()};
+  return value;
 }
 
 Recorder::Known& Recorder::know(const at::Tensor& tensor, ValueId value) {

@@ -30,7 +30,6 @@ struct Sample {
 struct Recording {
   /// All numbers are those of the call.
   Graph graph;
-  std::vector<std::vector<std::int64_t>> sizes;  ///< By value, where it was given.
   struct Constant {
     at::Tensor tensor;
     at::Tensor contents;  ///< As they were at first.

@@ -1,27 +1,41 @@
 #include "runtime/checkpoint/safetensors.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "pipewright/base/error.h"
+#include "runtime/checkpoint/mapped_file.h"
 
 namespace pipewright {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-constexpr std::array kDtypes = {std::pair{at::kDouble, "F64"}, std::pair{at::kFloat, "F32"},
-                                std::pair{at::kHalf, "F16"},   std::pair{at::kBFloat16, "BF16"},
-                                std::pair{at::kLong, "I64"},   std::pair{at::kInt, "I32"},
-                                std::pair{at::kShort, "I16"},  std::pair{at::kChar, "I8"},
-                                std::pair{at::kByte, "U8"},    std::pair{at::kBool, "BOOL"}};
+constexpr std::array kDtypes = {std::pair{at::kDouble, "F64"},
+                                std::pair{at::kFloat, "F32"},
+                                std::pair{at::kHalf, "F16"},
+                                std::pair{at::kBFloat16, "BF16"},
+                                std::pair{at::kLong, "I64"},
+                                std::pair{at::kInt, "I32"},
+                                std::pair{at::kShort, "I16"},
+                                std::pair{at::kChar, "I8"},
+                                std::pair{at::kByte, "U8"},
+                                std::pair{at::kBool, "BOOL"},
+                                std::pair{at::kUInt16, "U16"},
+                                std::pair{at::kUInt32, "U32"},
+                                std::pair{at::kUInt64, "U64"},
+                                std::pair{at::kFloat8_e4m3fn, "F8_E4M3"},
+                                std::pair{at::kFloat8_e5m2, "F8_E5M2"}};
+constexpr std::size_t kLongestHeader = 100'000'000;  // the format's own limit
 
 std::uint32_t checksum(const void* bytes, std::size_t size) {
   uLong crc = ::crc32(0, nullptr, 0);
@@ -33,6 +47,21 @@ std::uint32_t checksum(const void* bytes, std::size_t size) {
     size -= part;
   }
   return static_cast<std::uint32_t>(crc);
+}
+
+/// A tensor as the header describes it, of which the bytes are at its offsets behind `data`.
+at::Tensor mapped_tensor(const nlohmann::json& entry, const std::shared_ptr<MappedFile>& file,
+                         std::size_t data) {
+  const at::ScalarType dtype = dtype_named(entry.at("dtype").get<std::string>());
+  const auto shape = entry.at("shape").get<std::vector<std::int64_t>>();
+  const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
+  std::uint64_t size = c10::elementSize(dtype);
+  bool fits = offsets.size() == 2 && offsets[0] <= offsets[1] && offsets[1] <= file->size() - data;
+  for (const std::int64_t each : shape) {
+    fits &= each >= 0 && !__builtin_mul_overflow(size, static_cast<std::uint64_t>(each), &size);
+  }
+  if (!fits || offsets[1] - offsets[0] != size) throw ParseError("it does not fit into the file");
+  return at::from_blob(file->begin() + data + offsets[0], shape, [file](void*) {}, at::TensorOptions(dtype));
 }
 
 }  // namespace
@@ -102,6 +131,28 @@ at::Tensor read_stored(const std::filesystem::path& path, const StoredBytes& byt
                 std::to_string(bytes.end) + " are not what was saved");
   }
   return tensor;
+}
+
+std::map<std::string, at::Tensor> read_safetensors(const std::filesystem::path& path) {
+  const auto file = std::make_shared<MappedFile>(path);
+  std::uint64_t length = 0;
+  if (file->size() < sizeof length) throw ParseError("it is too short to be a safetensors file");
+  std::memcpy(&length, file->begin(), sizeof length);
+  if (length > file->size() - sizeof length || length > kLongestHeader)
+    throw ParseError("it is no safetensors file, or damaged: its header reaches beyond its end");
+  const auto* text = reinterpret_cast<const char*>(file->begin()) + sizeof length;
+  const auto header = nlohmann::json::parse(text, text + length, nullptr, /*allow_exceptions=*/false);
+  if (!header.is_object()) throw ParseError("it is no safetensors file, or damaged: its header is not JSON");
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    try {
+      tensors[name] = mapped_tensor(entry, file, sizeof length + length);
+    } catch (const std::exception& error) {
+      throw ParseError("the tensor '" + name + "' cannot be read: " + error.what());
+    }
+  }
+  return tensors;
 }
 
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,5 +32,9 @@ std::vector<StoredBytes> write_safetensors(Files& files, const std::filesystem::
 /// A flat tensor on the CPU. Throws Error, that names the file, where it is too short or its bytes are not
 /// those that were written.
 at::Tensor read_stored(const std::filesystem::path& path, const StoredBytes& bytes, at::ScalarType dtype);
+
+/// All tensors of a file, by name, on the CPU and mapped: what is written to them stays here. Throws Error,
+/// without the file's name, for one that is damaged.
+std::map<std::string, at::Tensor> read_safetensors(const std::filesystem::path& path);
 
 }  // namespace pipewright

@@ -34,9 +34,9 @@ class PassCounter {
 };
 
 /// The actions of one rank, appended pass by pass.
-class RankOrder {
+class InterleavedOrder {
  public:
-  RankOrder(const Sizes& sizes, const OneForwardOneBackward& rule, Rank rank, std::vector<Action>& out)
+  InterleavedOrder(const Sizes& sizes, const OneForwardOneBackward& rule, Rank rank, std::vector<Action>& out)
       : sizes_(sizes),
         rule_(rule),
         rank_(rank),
@@ -102,7 +102,7 @@ class RankOrder {
 Schedule one_forward_one_backward(const Sizes& sizes, const OneForwardOneBackward& rule) {
   Schedule schedule = empty_schedule(sizes, loop_placement(sizes.ranks, sizes.stages_per_rank));
   for (Rank rank = 0; rank < sizes.ranks; ++rank) {
-    RankOrder(sizes, rule, rank, schedule.ranks[static_cast<std::size_t>(rank)]).build();
+    InterleavedOrder(sizes, rule, rank, schedule.ranks[static_cast<std::size_t>(rank)]).build();
   }
   return schedule;
 }

@@ -17,9 +17,9 @@ namespace pipewright {
 namespace {
 
 /// Appends one rank's passes, keeping count of each kind on its two stages.
-class RankOrder {
+class ZeroBubbleVOrder {
  public:
-  RankOrder(const Sizes& sizes, Rank rank, std::vector<Action>& out)
+  ZeroBubbleVOrder(const Sizes& sizes, Rank rank, std::vector<Action>& out)
       : microbatches_(sizes.microbatches), stage_{rank, sizes.stages() - 1 - rank}, out_(out) {}
 
   void f(int chunk) { add(chunk, Kind::F, forwards_); }
@@ -61,7 +61,7 @@ Schedule zbv_zero_bubble(const Sizes& sizes) {
   for (Rank rank = 0; rank < p; ++rank) {
     auto& actions = schedule.ranks[static_cast<std::size_t>(rank)];
     actions.reserve(static_cast<std::size_t>(rank) + 6 * static_cast<std::size_t>(n));
-    RankOrder order(sizes, rank, actions);
+    ZeroBubbleVOrder order(sizes, rank, actions);
     for (int k = 0; k < rank; ++k) order.bubble();
 
     // Warm-up: fill the V down its first leg, and up its second.

@@ -1,49 +1,14 @@
-#include "frontend/import/archive.h"
+#include "frontend/archive/archive.h"
 
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <utility>
 
 #include "pipewright/base/error.h"
+#include "runtime/checkpoint/mapped_file.h"
 
 namespace pipewright {
 
-/// A whole file in memory; what is written to it stays in this process.
-class Archive::Mapping {
- public:
-  explicit Mapping(const std::filesystem::path& file) {
-    const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat status{};
-    if (descriptor < 0 || fstat(descriptor, &status) != 0) {
-      const int error = errno;
-      if (descriptor >= 0) close(descriptor);
-      throw Error("cannot open it: " + std::string(std::strerror(error)));
-    }
-    size_ = static_cast<std::size_t>(status.st_size);
-    begin_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
-    close(descriptor);
-    if (begin_ == MAP_FAILED) throw Error("cannot map it: " + std::string(std::strerror(errno)));
-  }
-  ~Mapping() { munmap(begin_, size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  std::byte* begin() const { return static_cast<std::byte*>(begin_); }
-  std::size_t size() const { return size_; }
-
- private:
-  void* begin_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-Archive::Archive(const std::filesystem::path& file) : mapping_(std::make_shared<Mapping>(file)) {
+Archive::Archive(const std::filesystem::path& file) : mapping_(std::make_shared<MappedFile>(file)) {
   try {
     reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(file.string());
   } catch (const c10::Error& error) {

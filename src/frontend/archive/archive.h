@@ -1,7 +1,6 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -11,6 +10,8 @@ class PyTorchStreamReader;
 }
 
 namespace pipewright {
+
+class MappedFile;
 
 /// The records of a file that PyTorch has written: text, and bytes that are mapped.
 class Archive {
@@ -33,9 +34,8 @@ class Archive {
   Bytes map(const std::string& record) const;
 
  private:
-  class Mapping;
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
-  std::shared_ptr<Mapping> mapping_;
+  std::shared_ptr<MappedFile> mapping_;
 };
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-#include "frontend/import/schema_numbers.h"
+#include "frontend/schema/schema_numbers.h"
 
 #include <map>
 #include <utility>

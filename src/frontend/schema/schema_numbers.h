@@ -5,7 +5,7 @@
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
 
-#include "frontend/import/json_fields.h"
+#include "frontend/schema/json_fields.h"
 
 namespace pipewright {
 
