@@ -1,11 +1,11 @@
 #include "frontend/trace/generalize.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/equal.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>

@@ -4,7 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/library.h>
 
-#include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "frontend/graph/effects.h"

@@ -1,5 +1,6 @@
 #include "frontend/trace/samples.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 
 #include <algorithm>

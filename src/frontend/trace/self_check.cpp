@@ -1,5 +1,6 @@
 #include "frontend/trace/self_check.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -78,8 +78,11 @@ class VariableWatch final : public at::impl::VariableHooksInterface {
 }  // namespace
 
 void install_variable_watch() {
-  static VariableWatch watch(*at::impl::GetVariableHooks());
-  static const bool is_installed = (at::impl::SetVariableHooks(&watch), true);
+  // Once, and for as long as there are tensors: it is not destroyed.
+  static const bool is_installed = [] {
+    at::impl::SetVariableHooks(new VariableWatch(*at::impl::GetVariableHooks()));
+    return true;
+  }();
   static_cast<void>(is_installed);
 }
 
