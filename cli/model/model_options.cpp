@@ -70,6 +70,7 @@ std::vector<std::size_t> cuts_of(const ModelOptions& options, const Graph& graph
     for (const std::string& list : options.modules) lists.push_back(names_in(list));
     cuts = listed_cuts(graph, lists);
   } else if (options.says_where()) {
+    if (options.at_marks) cuts = marked_cuts(graph);
     for (const std::string& module : options.at) cuts.push_back(cut_before(graph, module));
     for (const std::string& module : options.after) cuts.push_back(cut_after(graph, module));
     std::ranges::sort(cuts);
@@ -92,6 +93,7 @@ CLI::Option* ModelOptions::add_to(CLI::App& app) {
   app.add_option("--at", at, "A stage begins with this module; may be given several times")->excludes(lists);
   app.add_option("--after", after, "A stage ends with this module; may be given several times")
       ->excludes(lists);
+  app.add_flag("--at-marks", at_marks, "Stages begin where the model calls pipe_split")->excludes(lists);
   app.add_option("--costs", costs, "What is balanced where none of these says where to cut")
       ->check(CLI::IsMember({kEstimated, kMeasured, kParameters}))
       ->capture_default_str();

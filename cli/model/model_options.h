@@ -18,6 +18,8 @@ struct ModelOptions {
   /// Modules that a stage begins with, or ends with.
   std::vector<std::string> at;
   std::vector<std::string> after;
+  /// Where the model has marks for it.
+  bool at_marks = false;
   /// `embed,layers.0`: the modules of a stage, for each.
   std::vector<std::string> modules;
   /// By which stages are balanced where nothing is said of the above: estimated, measured, parameters.
@@ -27,7 +29,7 @@ struct ModelOptions {
 
   /// The option of the file.
   CLI::Option* add_to(CLI::App& app);
-  bool says_where() const { return !at.empty() || !after.empty() || !modules.empty(); }
+  bool says_where() const { return !at.empty() || !after.empty() || !modules.empty() || at_marks; }
 };
 
 /// An exported model in stages.

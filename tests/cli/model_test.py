@@ -142,6 +142,24 @@ def test_lists_of_modules(folder, fine, call):
     assert "'blocks.2' cannot be on stage 0: a part of it runs after stage 1 has begun" in wrong.stderr
 
 
+def test_marks(fine, tmp_path):
+    from torch.distributed.pipelining import pipe_split
+
+    class Marked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = torch.relu(self.first(x))
+            pipe_split()
+            return self.second(x)
+
+    export(Marked(), (torch.zeros(2, 4),), tmp_path / "model.pt2")
+    split = json.loads(fine("split", tmp_path / "model.pt2", "--at-marks", "--json"))["stages"]
+    assert [stage["modules"] for stage in split] == [["first"], ["second"]]
+
+
 def test_what_a_stage_computes(folder, fine):
     text = fine("split", folder / "gpt.pt2", "--stages", 2, "--graphs")
     assert text.count("## stage ") == 2 and "# blocks.0.norm1" in text
@@ -345,7 +363,7 @@ def test_outputs_are_those_of_python(size, folder, fine, tmp_path):
 
 
 def test_help_tells_all(fine):
-    common = ["--at", "--after", "--modules", "--costs", "--weights", "--help"]
+    common = ["--at", "--after", "--at-marks", "--modules", "--costs", "--weights", "--help"]
     for command, options in {
         "split": ["--stages", "--output", "--graphs", "--json"],
         "run": ["--inputs", "--outputs", "--ranks", "--microbatches", "--stages-per-rank", "--threads-per-rank"],

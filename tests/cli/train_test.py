@@ -32,6 +32,7 @@ OPTIONS = [
     "--modules",
     "--at",
     "--after",
+    "--at-marks",
     "--costs",
     "--weights",
     "--data",

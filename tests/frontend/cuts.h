@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "pipewright/frontend/partition.h"
 #include "pipewright/frontend/split.h"
 
 namespace pipewright {
 
-/// A number of stages, cut anywhere; the node to cut before, `:7`; or modules to cut before,
+/// A number of stages, cut anywhere; `marks`, and at its marks; the node to cut before, `:7`; or modules to cut before,
 /// `blocks.1,blocks.2`, and after, `+blocks.2`.
 inline std::vector<std::size_t> cuts_of(const Graph& graph, const std::string& text) {
   std::vector<std::size_t> cuts;
@@ -19,6 +20,7 @@ inline std::vector<std::size_t> cuts_of(const Graph& graph, const std::string& t
     for (std::size_t stage = 1; stage < stages; ++stage) cuts.push_back(stage * graph.nodes.size() / stages);
     return cuts;
   }
+  if (text == "marks") return marked_cuts(graph);
   if (text.starts_with(':')) return {std::stoul(text.substr(1))};
   std::istringstream names(text);
   for (std::string name; std::getline(names, name, ',');) {

@@ -93,6 +93,7 @@ def test_stages_run_as_in_python(name, stages, peer, tmp_path):
         ("unet", "down2,up2,up1"),
         ("convolutions", "layers.4,layers.9"),
         ("repeated", "frozen"),
+        ("marked", "marks"),
     ],
 )
 def test_cuts_before_and_after_modules(name, cuts, peer, tmp_path):

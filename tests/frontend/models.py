@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.pipelining import pipe_split
 from torch.export import Dim
 
 BATCH = Dim("batch", min=2, max=64)
@@ -203,6 +204,18 @@ def data(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(5))
 
 
+class Marked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu()
+            pipe_split()
+        return x.sum(1)
+
+
 class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -247,6 +260,7 @@ MODELS = {
     "autocast": lambda: (Autocast(), (data(4, 8),), {}),
     "no_grad": lambda: (NoGrad(), (data(4, 8),), {}),
     "shapes": lambda: (Shapes(), (data(3, 5, 4),), {"x": {0: BATCH, 1: LENGTH}}),
+    "marked": lambda: (Marked(), (data(4, 6),), {}),
     "in_place": lambda: (InPlace(), (data(4, 5),), {}),
     "repeated": lambda: (Repeated(), (data(4, 6),), {}),
     "sines": lambda: (Sines(), (data(4, 3).requires_grad_(False),), {}),

@@ -44,6 +44,11 @@ std::size_t cut_before(const Graph& graph, const std::string& module);
 /// The first node after all of its nodes.
 std::size_t cut_after(const Graph& graph, const std::string& module);
 
+/// Where stages begin that the model has marks for: `pipe_split` of traced models, and of
+/// torch.distributed.pipelining in exported ones. Marks without operators between them are one; those at the
+/// ends are none.
+std::vector<std::size_t> marked_cuts(const Graph& graph);
+
 /// The bytes of the tensors that go from the stage that ends before each node to those from there on, as far
 /// as sizes are recorded.
 std::vector<double> bytes_across(const Graph& graph);

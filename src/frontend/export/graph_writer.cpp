@@ -70,7 +70,9 @@ class NodeWriter {
       }
       const std::vector<Mode> modes = modes_of(graph_.nodes[at]);
       if (modes.size() <= depth) {
-        nodes.push_back(write_node(graph_.nodes[at++]));
+        // A mark is for whoever cuts the whole model, and Python has it only with its pipelining loaded.
+        if (graph_.nodes[at].op != kPipeSplit) nodes.push_back(write_node(graph_.nodes[at]));
+        ++at;
         continue;
       }
       const std::size_t first = at;

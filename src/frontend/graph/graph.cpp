@@ -73,7 +73,8 @@ class GraphText {
         between = ", ";
       }
     }
-    out_ << " = " << node.op << (node.overload.empty() ? "" : "." + node.overload) << '(';
+    out_ << (node.outputs.empty() ? "" : " = ") << node.op
+         << (node.overload.empty() ? "" : "." + node.overload) << '(';
     between = "";
     for (const Argument& argument : node.arguments) {
       out_ << between << argument_text(argument);

@@ -110,6 +110,7 @@ NumberOperator find_number_operator(const std::string& name) {
       {"torch.sym_max", [](Stack& stack) { apply(stack, [](auto a, auto b) { return std::max(a, b); }); }},
       {"torch.sym_min", [](Stack& stack) { apply(stack, [](auto a, auto b) { return std::min(a, b); }); }},
       {kNumberOf, [](Stack& stack) { stack.assign(1, c10::IValue(stack.at(0).toTensor().item())); }},
+      {kPipeSplit, [](Stack&) {}},
       {"torch.sym_not", negate_boolean},
       {"torch.sym_ite", choose},
       {"torch.sym_float", to_double},
@@ -119,6 +120,10 @@ NumberOperator find_number_operator(const std::string& name) {
       {"math.ceil", [](Stack& stack) { round(stack, [](double x) { return std::ceil(x); }); }}};
   const auto found = operators.find(name);
   return found == operators.end() ? nullptr : found->second;
+}
+
+bool is_on_numbers(const GraphNode& node) {
+  return node.op == "aten::sym_size" || find_number_operator(node.op) != nullptr;
 }
 
 }  // namespace pipewright

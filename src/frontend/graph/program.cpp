@@ -46,6 +46,35 @@ class AutocastScope {
   const bool cache_;
 };
 
+/// The scopes that are entered. One that goes on in the next region stays, with what it has cast.
+class AutocastScopes {
+ public:
+  AutocastScopes() = default;
+  ~AutocastScopes() { leave_until(0); }
+  AutocastScopes(const AutocastScopes&) = delete;
+  AutocastScopes& operator=(const AutocastScopes&) = delete;
+
+  void enter(const std::vector<NodeModes::Autocast>& wanted) {
+    const auto first_other = std::ranges::mismatch(entered_, wanted).in2;
+    leave_until(static_cast<std::size_t>(first_other - wanted.begin()));
+    for (auto each = first_other; each != wanted.end(); ++each) {
+      entered_.push_back(*each);
+      scopes_.push_back(std::make_unique<AutocastScope>(*each));
+    }
+  }
+
+ private:
+  void leave_until(std::size_t count) {
+    while (scopes_.size() > count) {
+      scopes_.pop_back();
+      entered_.pop_back();
+    }
+  }
+
+  std::vector<NodeModes::Autocast> entered_;
+  std::vector<std::unique_ptr<AutocastScope>> scopes_;
+};
+
 at::Tensor number_as_tensor(const c10::IValue& number) {
   return at::native::wrapped_scalar_tensor(number.toScalar());
 }
@@ -246,18 +275,14 @@ void GraphProgram::run(const Instruction& instruction, IValues& slots, IValues& 
 template <typename After>
 void GraphProgram::run_each(IValues& slots, After after) const {
   IValues stack;
+  AutocastScopes autocast;
   for (const Region& region : regions_) {
     const at::AutoGradMode grad(region.modes.grad.value_or(at::GradMode::is_enabled()));
-    std::vector<std::unique_ptr<AutocastScope>> autocast;
-    autocast.reserve(region.modes.autocast.size());
-    for (const NodeModes::Autocast& each : region.modes.autocast) {
-      autocast.push_back(std::make_unique<AutocastScope>(each));
-    }
+    autocast.enter(region.modes.autocast);
     for (const Instruction& instruction : region.instructions) {
       run(instruction, slots, stack);
       after();
     }
-    while (!autocast.empty()) autocast.pop_back();  // innermost first
   }
 }
 

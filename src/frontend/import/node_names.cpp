@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "frontend/graph/number_operators.h"
+
 namespace pipewright {
 namespace {
 
@@ -37,6 +39,8 @@ std::vector<std::pair<std::string, std::string>> modules_of(const Json& node) {
 
 std::pair<std::string, std::string> operator_name(const std::string& target) {
   constexpr std::string_view kOps = "torch.ops.";
+  if (target == "torch.ops.pippy._pipe_split.default")
+    return {kPipeSplit, ""};  // of torch.distributed.pipelining
   if (!target.starts_with(kOps)) return {target, ""};
   const std::vector<std::string> parts = split(target.substr(kOps.size()), '.');
   if (parts.size() != 3) return {target, ""};

@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "frontend/graph/effects.h"
+
 namespace pipewright {
 namespace {
 
@@ -46,14 +48,14 @@ Aliases::Aliases(const Graph& graph) {
     if (!op) continue;
     const c10::FunctionSchema& schema = op->schema();
     for (std::size_t input = 0; input < std::min(node.arguments.size(), schema.arguments().size()); ++input) {
-      const c10::AliasInfo* info = schema.arguments()[input].alias_info();
-      if (!info) continue;
+      const bool is_data = node.op == kDataOf;
+      const bool writes = is_written(schema, schema.arguments()[input]);
+      if (!schema.arguments()[input].alias_info() && !writes && !is_data) continue;
       for (const ValueId value : values_of(node.arguments[input])) {
-        if (info->isWrite()) writers[value].insert(at);
+        if (writes) writers[value].insert(at);
         for (std::size_t output = 0; output < std::min(node.outputs.size(), schema.returns().size());
              ++output) {
-          const c10::AliasInfo* given = schema.returns()[output].alias_info();
-          if (!given) continue;
+          if (!schema.returns()[output].alias_info() && !is_data) continue;
           for (const ValueId result : node.outputs[output]) {
             if (result >= 0) sets.join(result, value);
           }

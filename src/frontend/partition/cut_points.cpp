@@ -43,17 +43,25 @@ std::vector<std::optional<CutConflict>> cut_conflicts(const Graph& graph) {
   for (const Aliases::Written& written : aliases.written()) {
     const auto last_write = static_cast<std::ptrdiff_t>(*written.writers.rbegin());
     std::ptrdiff_t begin = last_write;
+    std::ptrdiff_t end = last_write;
+    bool has_state = false;
     for (const ValueId value : written.values) {
       const Lifetime& life = lives[static_cast<std::size_t>(value)];
-      if (life.last_use >= 0) begin = std::min(begin, life.is_state ? life.first_use : life.given);
+      if (life.last_use < 0) continue;
+      begin = std::min(begin, life.is_state ? life.first_use : life.given);
+      if (life.is_state) end = std::max(end, life.last_use);
+      has_state |= life.is_state;
     }
-    for (std::ptrdiff_t cut = begin + 1; cut <= last_write; ++cut) {
+    end = std::min(end, static_cast<std::ptrdiff_t>(graph.nodes.size()) - 1);
+    for (std::ptrdiff_t cut = begin + 1; cut <= end; ++cut) {
       std::vector<ValueId> come;
       for (const ValueId value : written.values) {
-        if (lives[static_cast<std::size_t>(value)].crosses(cut)) come.push_back(value);
+        const Lifetime& life = lives[static_cast<std::size_t>(value)];
+        // A parameter or buffer is another tensor on the other side, whenever it is written to.
+        if (life.crosses(cut) && (life.is_state || cut <= last_write)) come.push_back(value);
       }
-      // One alone may come, and be written to there; but a parameter or buffer would be one more there.
-      if (come.empty() || (come.size() == 1 && !lives[static_cast<std::size_t>(come[0])].is_state)) continue;
+      // One alone may come, and be written to there, if it is not a part of a parameter or buffer.
+      if (come.empty() || (come.size() == 1 && !has_state)) continue;
       conflicts[static_cast<std::size_t>(cut)] = CutConflict{come.front(), come.back()};
     }
   }

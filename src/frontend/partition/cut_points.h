@@ -23,8 +23,8 @@ struct Lifetime {
 };
 std::vector<Lifetime> lifetimes(const Graph& graph);
 
-/// Two values that share memory, which is written to behind a cut, but no longer shared there; one and the
-/// same for a parameter or buffer.
+/// Two values that share memory, which is written to, but would no longer be shared behind a cut; one and the
+/// same for a parameter or buffer, or a part of it.
 struct CutConflict {
   ValueId first;
   ValueId second;

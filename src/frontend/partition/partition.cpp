@@ -93,17 +93,18 @@ class Partitioner {
     }
   }
 
-  /// Values that share memory do not any more when several of them go to another stage. That must not matter:
-  /// none is written to there.
+  /// Values that share memory do not any more when they go to another stage, and a parameter or buffer is
+  /// another tensor there. That must not matter: nobody writes to what is needed on both sides.
   void check_writes() const {
     const auto conflicts = cut_conflicts(graph_);
     for (const std::size_t cut : cuts_) {
       const auto& conflict = conflicts[cut];
       if (!conflict) continue;
-      throw ArgumentError("a stage cannot begin at node " + std::to_string(cut) + ": '" +
-                          graph_.values[index(conflict->first)] + "' and '" +
-                          graph_.values[index(conflict->second)] +
-                          "' share memory on both sides of it, which is written to behind it; cut elsewhere");
+      const std::string& name = graph_.values[index(conflict->first)];
+      const std::string& other = graph_.values[index(conflict->second)];
+      throw ArgumentError("a stage cannot begin at node " + std::to_string(cut) + ": " +
+                          (name == other ? "uses of '" + name + "'" : "'" + name + "' and '" + other + "'") +
+                          " share memory on both sides of it, which is written to; cut elsewhere");
     }
   }
 

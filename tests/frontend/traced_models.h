@@ -1,0 +1,30 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "pipewright/frontend/trace.h"
+#include "pipewright/runtime/stage_model.h"
+
+namespace pipewright {
+
+/// A model that is traced; what it does is what counts, not what for.
+struct TracedCase {
+  std::string name;
+  /// The same parameters each time, for the same seed.
+  std::function<StageModel()> make;
+  std::function<Values(std::int64_t batch)> inputs;
+  TraceOptions options = {};
+  /// Not every node can be cut at: some would part values that share memory which is written to.
+  bool writes_in_place = false;
+  /// Cut anywhere, several stages use one parameter: its gradient is a sum in another order.
+  bool shares_parameters = false;
+  double tolerance = 1e-5;  ///< Of that sum.
+};
+
+const std::vector<TracedCase>& traced_cases();
+
+}  // namespace pipewright
