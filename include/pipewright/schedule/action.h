@@ -18,10 +18,10 @@ enum class Kind : std::uint8_t {
   B,           ///< Full backward: I and W in one.
   I,           ///< Backward for the gradient of the stage's input.
   W,           ///< Backward for the gradient of the stage's weights.
-  SendF,       ///< Send the activation to the next stage.
-  RecvF,       ///< Receive the activation from the previous stage.
-  SendB,       ///< Send the gradient to the previous stage.
-  RecvB,       ///< Receive the gradient from the next stage.
+  SendF,       ///< Send the activation to the next stage, or over a skip to a later one.
+  RecvF,       ///< Receive the activation from the previous stage, or over a skip from an earlier one.
+  SendB,       ///< Send the gradient to the stage that the activation came from.
+  RecvB,       ///< Receive the gradient from the stage that the activation went to.
   Unshard,     ///< Gather the stage's sharded parameters.
   Reshard,     ///< Free the gathered parameters.
   ReduceGrad,  ///< Reduce the stage's gradients over data-parallel replicas.
@@ -29,7 +29,7 @@ enum class Kind : std::uint8_t {
 
 /// F, B, I or W.
 constexpr bool is_compute(Kind kind) { return kind >= Kind::F && kind <= Kind::W; }
-/// B or I: what produces the gradient for the previous stage.
+/// B or I: what produces the gradient of the stage's input.
 constexpr bool gives_input_grad(Kind kind) { return kind == Kind::B || kind == Kind::I; }
 /// B or W: what completes a microbatch's weight gradient.
 constexpr bool gives_weight_grad(Kind kind) { return kind == Kind::B || kind == Kind::W; }
@@ -50,7 +50,9 @@ std::string_view to_text(Kind kind);
 /// can ignore the mark; whoever cares about cells asks `cell_size`.
 struct Action {
   Kind kind = Kind::Bubble;
-  bool fused_with_next = false;
+  bool fused_with_next : 1 = false;
+  /// How many stages a message skips: 0 between neighbours, and for what is no message.
+  std::uint8_t skipped : 7 = 0;
   std::uint16_t stage = 0;
   std::uint32_t microbatch = 0;
 
@@ -65,6 +67,22 @@ constexpr Action make_action(Stage stage, Kind kind, Microbatch microbatch = 0) 
   return {.kind = kind,
           .stage = static_cast<std::uint16_t>(stage),
           .microbatch = static_cast<std::uint32_t>(microbatch)};
+}
+
+/// The stage that a message goes to or comes from.
+constexpr Stage peer_stage(Action message) {
+  const Stage distance = message.skipped + 1;
+  const bool is_later = message.kind == Kind::SendF || message.kind == Kind::RecvB;
+  return is_later ? message.stage + distance : message.stage - distance;
+}
+
+/// REQUIRES: as for `make_action`; `kind` is a message, and `peer` lies in its direction, at most
+/// kMaxSkipDistance away.
+constexpr Action make_message(Stage stage, Kind kind, Microbatch microbatch, Stage peer) {
+  Action message = make_action(stage, kind, microbatch);
+  const Stage distance = peer > stage ? peer - stage : stage - peer;
+  message.skipped = static_cast<std::uint8_t>(distance - 1) & 0x7fU;
+  return message;
 }
 
 /// The same action, as the first part of an OVERLAP_F_B.
@@ -83,7 +101,8 @@ inline std::size_t cell_size(std::span<const Action> actions, std::size_t at) {
 /// The cell that holds the action at `position`, counted from 0: the column of a CSV row.
 std::size_t step_of(std::span<const Action> actions, std::size_t position);
 
-/// One action as text, its fuse mark left aside: `2F0`, `1UNSHARD`; empty for a bubble.
+/// One action as text, its fuse mark left aside: `2F0`, `1UNSHARD`, `0SEND_F2`; a message over a skip
+/// names its peer stage, `0SEND_F2:3`; empty for a bubble.
 std::string to_text(Action action);
 
 /// A cell as text: `2F0`, `(0F3;7B1)OVERLAP_F_B`, or empty for a bubble.

@@ -21,6 +21,8 @@ struct Survey {
   /// How many actions of each kind there are, and how many are fused with the next.
   std::array<std::size_t, 12> kinds{};
   std::size_t fused = 0;
+  /// How many are messages over a skip, or something else that claims to be one.
+  std::size_t skipping = 0;
   /// Whether every action is within the schedule's counts and on its stage's rank.
   bool in_place = true;
 };
@@ -67,6 +69,7 @@ class Findings {
 // One file each; what each asks for is said there.
 void check_format(const Subject& subject, Findings& findings);
 void check_placement(const Subject& subject, Findings& findings);
+void check_skips(const Subject& subject, Findings& findings);
 void check_counts(const Subject& subject, Findings& findings);
 void check_split(const Subject& subject, Findings& findings);
 void check_order(const Subject& subject, Findings& findings);

@@ -187,8 +187,8 @@ TEST(Validation, ReportsABoundedNumberForEachRule) {
 
 TEST(Validation, NamesItsRules) {
   EXPECT_EQ(rule_names(),
-            (std::vector<std::string_view>{"format", "placement", "counts", "split", "order", "dependencies",
-                                           "messages", "reduce_grad", "unshard"}));
+            (std::vector<std::string_view>{"format", "placement", "skips", "counts", "split", "order",
+                                           "dependencies", "messages", "reduce_grad", "unshard"}));
 }
 
 }  // namespace
