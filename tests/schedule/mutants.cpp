@@ -39,9 +39,9 @@ void redirect_one(std::vector<std::vector<Cell>>& ranks, Stage stages, std::mt19
     }
   }
   Action& message = *candidates[below(candidates.size(), random)];
-  const auto before = message.skipped;
-  while (message.skipped == before) {
-    message.skipped = static_cast<std::uint8_t>(below(possible_peers(message, stages), random)) & 0x7fU;
+  const std::uint8_t before = message.link;
+  while (message.link == before) {
+    message.link = static_cast<std::uint8_t>(below(possible_peers(message, stages), random));
   }
 }
 

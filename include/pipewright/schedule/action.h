@@ -50,11 +50,15 @@ std::string_view to_text(Kind kind);
 /// can ignore the mark; whoever cares about cells asks `cell_size`.
 struct Action {
   Kind kind = Kind::Bubble;
-  bool fused_with_next : 1 = false;
-  /// How many stages a message skips: 0 between neighbours, and for what is no message.
-  std::uint8_t skipped : 7 = 0;
+  /// Of a message: how many stages it skips. kFused: one of the parts of an OVERLAP_F_B but the last.
+  std::uint8_t link = 0;
   std::uint16_t stage = 0;
   std::uint32_t microbatch = 0;
+
+  static constexpr std::uint8_t kFused = 255;
+  constexpr bool fused_with_next() const { return link == kFused; }
+  /// 0 between neighbours, and for what is no message.
+  constexpr std::uint8_t skipped() const { return fused_with_next() ? 0 : link; }
 
   friend constexpr bool operator==(Action a, Action b) {
     return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
@@ -71,7 +75,7 @@ constexpr Action make_action(Stage stage, Kind kind, Microbatch microbatch = 0) 
 
 /// The stage that a message goes to or comes from.
 constexpr Stage peer_stage(Action message) {
-  const Stage distance = message.skipped + 1;
+  const Stage distance = message.link + 1;
   const bool is_later = message.kind == Kind::SendF || message.kind == Kind::RecvB;
   return is_later ? message.stage + distance : message.stage - distance;
 }
@@ -79,22 +83,23 @@ constexpr Stage peer_stage(Action message) {
 /// REQUIRES: as for `make_action`; `kind` is a message, and `peer` lies in its direction, at most
 /// kMaxSkipDistance away.
 constexpr Action make_message(Stage stage, Kind kind, Microbatch microbatch, Stage peer) {
-  Action message = make_action(stage, kind, microbatch);
-  const Stage distance = peer > stage ? peer - stage : stage - peer;
-  message.skipped = static_cast<std::uint8_t>(distance - 1) & 0x7fU;
-  return message;
+  const Stage distance = kind == Kind::SendF || kind == Kind::RecvB ? peer - stage : stage - peer;
+  return {.kind = kind,
+          .link = static_cast<std::uint8_t>(distance - 1),
+          .stage = static_cast<std::uint16_t>(stage),
+          .microbatch = static_cast<std::uint32_t>(microbatch)};
 }
 
 /// The same action, as the first part of an OVERLAP_F_B.
 constexpr Action fused(Action action) {
-  action.fused_with_next = true;
+  action.link = Action::kFused;
   return action;
 }
 
 /// Number of actions in the cell that starts at `at`: 1, or the parts of an OVERLAP_F_B.
 inline std::size_t cell_size(std::span<const Action> actions, std::size_t at) {
   std::size_t end = at;
-  while (end + 1 < actions.size() && actions[end].fused_with_next) ++end;
+  while (end + 1 < actions.size() && actions[end].fused_with_next()) ++end;
   return end + 1 - at;
 }
 

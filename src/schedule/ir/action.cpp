@@ -121,7 +121,7 @@ void append_action_text(Action action, std::string& out) {
   append_number(action.stage);
   out += to_text(action.kind);
   if (has_microbatch(action.kind)) append_number(action.microbatch);
-  if (action.skipped == 0) return;
+  if (action.skipped() == 0) return;
   // Whatever it is: a schedule may hold a message to a stage before the first.
   out += ':';
   out += std::to_string(peer_stage(action));
@@ -133,7 +133,7 @@ std::string_view to_text(Kind kind) { return kKindText[static_cast<std::size_t>(
 
 std::size_t step_of(std::span<const Action> actions, std::size_t position) {
   std::size_t step = 0;
-  for (std::size_t i = 0; i < position; ++i) step += actions[i].fused_with_next ? 0 : 1;
+  for (std::size_t i = 0; i < position; ++i) step += actions[i].fused_with_next() ? 0 : 1;
   return step;
 }
 

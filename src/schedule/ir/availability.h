@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -24,7 +23,6 @@ class Availability {
   explicit Availability(const Schedule& schedule)
       : placement_(schedule.placement),
         edges_(schedule),
-        last_stage_(schedule.last_stage()),
         microbatches_(static_cast<std::size_t>(schedule.microbatches)),
         is_there_(2 * edges_.size() * microbatches_) {}
 
@@ -35,19 +33,15 @@ class Availability {
     Stage from = -1;
   };
   Missing missing(Action action) const {
+    Missing first;
     const bool forward = action.kind == Kind::F;
-    if (!forward && !gives_input_grad(action.kind)) return {};
-    const Stage neighbour = forward ? action.stage - 1 : action.stage + 1;
-    if (neighbour >= 0 && neighbour <= last_stage_) {
-      const std::size_t datum = number(boundary(action.stage, neighbour), forward, action);
-      if (!has(datum)) return {.datum = datum, .from = neighbour};
-    }
-    for (const auto& [peer, edge] :
-         forward ? edges_.skips_into(action.stage) : edges_.skips_from(action.stage)) {
-      const std::size_t datum = number(edge, forward, action);
-      if (!has(datum)) return {.datum = datum, .from = peer};
-    }
-    return {};
+    if (!forward && !gives_input_grad(action.kind)) return first;
+    edges_.for_each(action.stage, forward ? Edges::To::Earlier : Edges::To::Later,
+                    [&](Stage from, std::size_t edge) {
+                      const std::size_t datum = number(edge, forward, action);
+                      if (first.datum == kNothing && !has(datum)) first = {.datum = datum, .from = from};
+                    });
+    return first;
   }
   bool is_ready(Action action) const { return missing(action).datum == kNothing; }
 
@@ -57,14 +51,8 @@ class Availability {
   void for_each_given(Action action, Give&& give) const {
     const bool forward = action.kind == Kind::F;
     if (!forward && !gives_input_grad(action.kind)) return;
-    const Stage neighbour = forward ? action.stage + 1 : action.stage - 1;
-    if (neighbour >= 0 && neighbour <= last_stage_) {
-      give(number(boundary(action.stage, neighbour), forward, action), neighbour);
-    }
-    for (const auto& [peer, edge] :
-         forward ? edges_.skips_from(action.stage) : edges_.skips_into(action.stage)) {
-      give(number(edge, forward, action), peer);
-    }
+    edges_.for_each(action.stage, forward ? Edges::To::Later : Edges::To::Earlier,
+                    [&](Stage to, std::size_t edge) { give(number(edge, forward, action), to); });
   }
 
   /// The datum that a SEND carries. REQUIRES: there is an edge for it.
@@ -77,15 +65,12 @@ class Availability {
   void mark(std::size_t datum) { is_there_[datum] = 1; }
 
  private:
-  /// The edge between two neighbours.
-  static std::size_t boundary(Stage a, Stage b) { return static_cast<std::size_t>(std::min(a, b)); }
   std::size_t number(std::size_t edge, bool forward, Action action) const {
     return 2 * (edge * microbatches_ + action.microbatch) + (forward ? 0 : 1);
   }
 
   const Placement& placement_;
   Edges edges_;
-  Stage last_stage_;
   std::size_t microbatches_;
   std::vector<std::uint8_t> is_there_;
 };

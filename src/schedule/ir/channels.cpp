@@ -5,8 +5,7 @@
 
 namespace pipewright {
 
-Channels::Channels(const Schedule& schedule)
-    : edges_(schedule), forward_(edges_.size()), backward_(edges_.size()) {
+Channels::Channels(const Schedule& schedule) : edges_(schedule), channels_(2 * edges_.size()) {
   std::map<std::pair<Rank, Rank>, std::size_t> numbers;
   const auto number = [&](const Ends& ends) {
     const auto [entry, is_new] = numbers.try_emplace({ends.from, ends.to}, ends_.size());
@@ -17,14 +16,11 @@ Channels::Channels(const Schedule& schedule)
     const Rank sender = schedule.placement[static_cast<std::size_t>(from)];
     const Rank receiver = schedule.placement[static_cast<std::size_t>(to)];
     if (sender == receiver) return;  // handed over without a message
-    forward_[edge] = number({.from = sender, .to = receiver});
-    backward_[edge] = number({.from = receiver, .to = sender});
+    channels_[2 * edge] = number({.from = sender, .to = receiver});
+    channels_[2 * edge + 1] = number({.from = receiver, .to = sender});
   };
-  for (Stage stage = 0; stage < schedule.last_stage(); ++stage) {
-    connect(stage, stage + 1, static_cast<std::size_t>(stage));
-  }
-  for (Stage stage = 0; stage < schedule.last_stage(); ++stage) {
-    for (const auto& [to, edge] : edges_.skips_from(stage)) connect(stage, to, edge);
+  for (Stage stage = 0; stage < schedule.stage_count(); ++stage) {
+    edges_.for_each(stage, Edges::To::Later, [&](Stage to, std::size_t edge) { connect(stage, to, edge); });
   }
 }
 

@@ -18,10 +18,10 @@ constexpr Action counterpart(Action message) {
       default: return Kind::SendB;
     }
   };
-  Action other =
-      make_action(peer_stage(message), flipped(message.kind), static_cast<Microbatch>(message.microbatch));
-  other.skipped = message.skipped;
-  return other;
+  return {.kind = flipped(message.kind),
+          .link = message.link,
+          .stage = static_cast<std::uint16_t>(peer_stage(message)),
+          .microbatch = message.microbatch};
 }
 
 /// One channel for each ordered pair of ranks that exchange messages, numbered
@@ -48,13 +48,12 @@ class Channels {
   /// joined by a skip.
   std::size_t of(Action message) const {
     const bool forward = message.kind == Kind::SendF || message.kind == Kind::RecvF;
-    return (forward ? forward_ : backward_)[edges_.of(message)];
+    return channels_[2 * edges_.of(message) + (forward ? 0 : 1)];
   }
 
  private:
   Edges edges_;
-  std::vector<std::size_t> forward_;   // by edge
-  std::vector<std::size_t> backward_;  // by edge
+  std::vector<std::size_t> channels_;  // by edge, forward and backward
   std::vector<Ends> ends_;
 };
 

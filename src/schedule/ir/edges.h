@@ -15,14 +15,9 @@ namespace pipewright {
 /// REQUIRES: skips as Schedule describes them, between stages that it has.
 class Edges {
  public:
-  /// A skip as seen from one of its stages.
-  struct Way {
-    Stage peer;
-    std::size_t edge;
-  };
-
   explicit Edges(const Schedule& schedule)
-      : count_(schedule.placement.size() + schedule.skips.size()),
+      : last_stage_(schedule.last_stage()),
+        count_(schedule.placement.size() + schedule.skips.size()),
         out_(schedule.skips.empty() ? 0 : schedule.placement.size()),
         in_(out_.size()) {
     std::size_t edge = schedule.placement.size();
@@ -36,27 +31,50 @@ class Edges {
   /// More than every number: that of the last stage stands for nothing.
   std::size_t size() const { return count_; }
 
-  /// The skips to later stages, and those from earlier ones, ascending.
-  std::span<const Way> skips_from(Stage stage) const { return ways(out_, stage); }
-  std::span<const Way> skips_into(Stage stage) const { return ways(in_, stage); }
+  enum class To { Later, Earlier };
+  /// Calls `visit(peer, edge)` for each edge to later stages, or to earlier ones: the neighbour first, then
+  /// skips in ascending order.
+  template <class Visit>
+  void for_each(Stage stage, To to, Visit&& visit) const {
+    const bool later = to == To::Later;
+    if (stage == (later ? last_stage_ : 0)) return;  // nor is there a skip
+    const std::span<const Way> skips = skips_of(later ? out_ : in_, stage);
+    Way way = later ? Way{stage + 1, static_cast<std::size_t>(stage)}
+                    : Way{stage - 1, static_cast<std::size_t>(stage - 1)};
+    // One call, which can be inlined; most models have no skips.
+    for (auto next = skips.begin();; way = *next++) {
+      visit(way.peer, way.edge);
+      if (next == skips.end()) [[likely]]
+        return;
+    }
+  }
 
   /// The edge that a message takes; size() if there is no such skip.
   std::size_t of(Action message) const {
+    const bool later = message.kind == Kind::SendF || message.kind == Kind::RecvB;
+    if (message.link == 0) [[likely]]
+      return later ? message.stage : message.stage - 1U;
     const Stage peer = peer_stage(message);
-    const bool is_later = peer > message.stage;
-    if (message.skipped == 0) return is_later ? message.stage : static_cast<std::size_t>(peer);
-    for (const auto& [stage, edge] : is_later ? skips_from(message.stage) : skips_into(message.stage)) {
+    for (const auto& [stage, edge] : skips_of(later ? out_ : in_, message.stage)) {
       if (stage == peer) return edge;
     }
     return count_;
   }
 
  private:
-  static std::span<const Way> ways(const std::vector<std::vector<Way>>& by_stage, Stage stage) {
-    if (by_stage.empty()) return {};
+  /// A skip as seen from one of its stages.
+  struct Way {
+    Stage peer;
+    std::size_t edge;
+  };
+
+  static std::span<const Way> skips_of(const std::vector<std::vector<Way>>& by_stage, Stage stage) {
+    if (by_stage.empty()) [[likely]]
+      return {};
     return by_stage[static_cast<std::size_t>(stage)];
   }
 
+  Stage last_stage_;
   std::size_t count_;
   std::vector<std::vector<Way>> out_;  // by stage; empty where there are no skips
   std::vector<std::vector<Way>> in_;

@@ -54,7 +54,7 @@ class Replay {
     const std::span<const Action> actions = schedule_.ranks[index(rank)];
     std::size_t at = position_[index(rank)];
     for (std::size_t size = 0; at < actions.size(); at += size) {
-      size = actions[at].fused_with_next ? cell_size(actions, at) : 1;
+      size = actions[at].fused_with_next() ? cell_size(actions, at) : 1;
       if (!can_run(rank, actions.subspan(at, size))) break;
       visit(rank, at, actions.subspan(at, size));
       for (std::size_t part = at; part < at + size; ++part) deliver(rank, actions[part]);

@@ -59,7 +59,7 @@ void infer_placement(Schedule& schedule) {
       Rank& home = schedule.placement[action.stage];
       if (home < 0) home = rank;
       schedule.microbatches = std::max(schedule.microbatches, static_cast<Microbatch>(action.microbatch) + 1);
-      if (action.skipped == 0 || !is_message(action.kind)) continue;
+      if (action.skipped() == 0 || !is_message(action.kind)) continue;
       const auto [from, to] = std::minmax({Stage{action.stage}, peer_stage(action)});
       skips.insert({.from = from, .to = to});
     }

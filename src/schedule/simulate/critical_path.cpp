@@ -86,7 +86,7 @@ class BackwardWalk {
   std::vector<TimelinePosition> parts(TimelinePosition at) const {
     const auto& actions = timeline_.ranks[static_cast<std::size_t>(at.rank)];
     std::size_t first = at.position;
-    while (first > 0 && actions[first - 1].action.fused_with_next &&
+    while (first > 0 && actions[first - 1].action.fused_with_next() &&
            actions[first - 1].start == actions[at.position].start) {
       --first;
     }
@@ -94,7 +94,7 @@ class BackwardWalk {
     for (std::size_t i = first; i < actions.size(); ++i) {
       if (actions[i].start != actions[at.position].start) break;
       result.push_back({.rank = at.rank, .position = i});
-      if (!actions[i].action.fused_with_next) break;
+      if (!actions[i].action.fused_with_next()) break;
     }
     return result;
   }
@@ -115,12 +115,8 @@ class BackwardWalk {
   void for_each_source(Action action, Visit visit) const {
     const bool forward = action.kind == Kind::F;
     if (!forward && !gives_input_grad(action.kind)) return;
-    const Stage neighbour = forward ? action.stage - 1 : action.stage + 1;
-    if (neighbour >= 0 && neighbour <= schedule_.last_stage()) visit(source(action, neighbour));
-    for (const auto& [peer, _] :
-         forward ? edges_.skips_into(action.stage) : edges_.skips_from(action.stage)) {
-      visit(source(action, peer));
-    }
+    edges_.for_each(action.stage, forward ? Edges::To::Earlier : Edges::To::Later,
+                    [&](Stage from, std::size_t) { visit(source(action, from)); });
   }
 
   /// The receive of what comes from stage `from`, or the compute action there itself.

@@ -99,13 +99,8 @@ class Simulation {
     if (!forward && !gives_input_grad(action.kind)) return 0;
     const auto& at = forward ? activation_at_ : gradient_at_;
     double latest = 0;
-    if (forward ? action.stage > 0 : action.stage < schedule_.last_stage()) {
-      latest = at[pair(forward ? action.stage - 1U : action.stage, action)];
-    }
-    for (const auto& [_, edge] :
-         forward ? edges_.skips_into(action.stage) : edges_.skips_from(action.stage)) {
-      latest = std::max(latest, at[pair(edge, action)]);
-    }
+    edges_.for_each(action.stage, forward ? Edges::To::Earlier : Edges::To::Later,
+                    [&](Stage, std::size_t edge) { latest = std::max(latest, at[pair(edge, action)]); });
     return latest;
   }
 
@@ -113,14 +108,8 @@ class Simulation {
     if (is_message(action.kind)) return post(action, now);
     const bool forward = action.kind == Kind::F;
     if (!forward && !gives_input_grad(action.kind)) return;
-    if (forward ? action.stage < schedule_.last_stage() : action.stage > 0) {
-      give(rank, action, forward ? action.stage + 1 : action.stage - 1,
-           forward ? action.stage : action.stage - 1U, now);
-    }
-    for (const auto& [to, edge] :
-         forward ? edges_.skips_from(action.stage) : edges_.skips_into(action.stage)) {
-      give(rank, action, to, edge, now);
-    }
+    edges_.for_each(action.stage, forward ? Edges::To::Later : Edges::To::Earlier,
+                    [&](Stage to, std::size_t edge) { give(rank, action, to, edge, now); });
   }
 
   /// `action` has computed something for stage `to`.

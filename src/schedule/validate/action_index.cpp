@@ -13,16 +13,21 @@ ActionIndex::ActionIndex(const Schedule& schedule)
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const Action action = actions[i];
       if (!has_microbatch(action.kind)) continue;
-      std::uint32_t& position = action.skipped == 0
-                                    ? entries_[action.stage * microbatches_ + action.microbatch][action.kind]
-                                    : skip_messages_[skip_slot(edges_.of(action), action)];
       const auto here = static_cast<std::uint32_t>(i);
-      if (position == kAbsent) {
-        position = here;
+      if (action.link != 0 && is_message(action.kind)) [[unlikely]] {
+        place(skip_messages_[skip_slot(edges_.of(action), action)], rank, here);
       } else {
-        duplicates_.push_back({.rank = rank, .position = here});
+        place(entries_[action.stage * microbatches_ + action.microbatch][action.kind], rank, here);
       }
     }
+  }
+}
+
+void ActionIndex::place(std::uint32_t& position, Rank rank, std::uint32_t here) {
+  if (position == kAbsent) {
+    position = here;
+  } else {
+    duplicates_.push_back({.rank = rank, .position = here});
   }
 }
 

@@ -44,7 +44,7 @@ class ActionIndex {
 
   /// The position of a SEND or RECV; kAbsent if it is not there.
   std::uint32_t message(Action message) const {
-    if (message.skipped == 0)
+    if (message.link == 0)
       return at(message.stage, static_cast<Microbatch>(message.microbatch))[message.kind];
     const std::size_t edge = edges_.of(message);
     return edge == edges_.size() ? kAbsent : skip_messages_[skip_slot(edge, message)];
@@ -58,6 +58,7 @@ class ActionIndex {
   const std::vector<Duplicate>& duplicates() const { return duplicates_; }
 
  private:
+  void place(std::uint32_t& position, Rank rank, std::uint32_t here);
   /// Of the four messages that a skip has for each microbatch.
   std::size_t skip_slot(std::size_t edge, Action message) const {
     const auto kind = static_cast<std::size_t>(message.kind) - static_cast<std::size_t>(Kind::SendF);

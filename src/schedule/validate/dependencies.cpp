@@ -19,7 +19,7 @@ void check_local(const Subject& subject, Findings& findings) {
     const Rank rank = subject.rank_of(stage);
     if (subject.rank_of(stage + 1) != rank) continue;
     const auto check = [&](std::uint32_t producer, std::uint32_t consumer) {
-      const bool together = consumer == producer + 1 && subject.action(rank, producer).fused_with_next;
+      const bool together = consumer == producer + 1 && subject.action(rank, producer).fused_with_next();
       if (producer < consumer && !together) return;
       findings.add(rank, consumer,
                    to_text(subject.action(rank, consumer)) + " needs " +

@@ -20,20 +20,21 @@ class MessageCheck {
       const bool next = crosses(stage, stage + 1);
       const bool previous = crosses(stage, stage - 1);
       for (Microbatch j = 0; j < schedule.microbatches; ++j) {
-        check_send(make_action(stage, Kind::SendF, j), next);
-        check_send(make_action(stage, Kind::SendB, j), has_backward && previous);
-        check_receive(make_action(stage, Kind::RecvF, j), previous);
-        check_receive(make_action(stage, Kind::RecvB, j), has_backward && next);
+        const ActionIndex::Entry& entry = subject_.index->at(stage, j);
+        check_send(make_action(stage, Kind::SendF, j), entry[Kind::SendF], next);
+        check_send(make_action(stage, Kind::SendB, j), entry[Kind::SendB], has_backward && previous);
+        check_receive(make_action(stage, Kind::RecvF, j), entry[Kind::RecvF], previous);
+        check_receive(make_action(stage, Kind::RecvB, j), entry[Kind::RecvB], has_backward && next);
       }
       if (findings_.full()) return;
     }
     for (const Skip& skip : schedule.skips) {
       const bool cross = crosses(skip.from, skip.to);
       for (Microbatch j = 0; j < schedule.microbatches; ++j) {
-        check_send(make_message(skip.from, Kind::SendF, j, skip.to), cross);
-        check_send(make_message(skip.to, Kind::SendB, j, skip.from), has_backward && cross);
-        check_receive(make_message(skip.to, Kind::RecvF, j, skip.from), cross);
-        check_receive(make_message(skip.from, Kind::RecvB, j, skip.to), has_backward && cross);
+        check_over_skip(make_message(skip.from, Kind::SendF, j, skip.to), cross);
+        check_over_skip(make_message(skip.to, Kind::RecvF, j, skip.from), cross);
+        check_over_skip(make_message(skip.to, Kind::SendB, j, skip.from), has_backward && cross);
+        check_over_skip(make_message(skip.from, Kind::RecvB, j, skip.to), has_backward && cross);
       }
       if (findings_.full()) return;
     }
@@ -68,16 +69,24 @@ class MessageCheck {
            subject_.rank_of(stage) != subject_.rank_of(neighbour);
   }
 
-  void check_send(Action send, bool expected) {
-    const std::uint32_t here = subject_.index->message(send);
+  void check_over_skip(Action message, bool expected) {
+    const std::uint32_t here = subject_.index->message(message);
+    if (is_send(message.kind)) {
+      check_send(message, here, expected);
+    } else {
+      check_receive(message, here, expected);
+    }
+  }
+
+  /// `here`: the position of the message.
+  void check_send(Action send, std::uint32_t here, bool expected) {
     if (!check_presence(send, here, expected)) return;
     const ActionIndex::Entry& entry = entry_of(send);
     const std::uint32_t producer = send.kind == Kind::SendF ? entry[Kind::F] : entry.input_grad();
     if (here < producer) report(send.stage, here, "before what it sends,", producer);
   }
 
-  void check_receive(Action receive, bool expected) {
-    const std::uint32_t here = subject_.index->message(receive);
+  void check_receive(Action receive, std::uint32_t here, bool expected) {
     if (!check_presence(receive, here, expected)) return;
     const ActionIndex::Entry& entry = entry_of(receive);
     const std::uint32_t consumer = receive.kind == Kind::RecvF ? entry[Kind::F] : entry.input_grad();
@@ -98,6 +107,11 @@ class MessageCheck {
   /// True if the message, at position `here`, is there and should be.
   bool check_presence(Action message, std::uint32_t here, bool expected) {
     if ((here != ActionIndex::kAbsent) == expected) return expected;
+    report_presence(message, here, expected);
+    return false;
+  }
+
+  void report_presence(Action message, std::uint32_t here, bool expected) {
     const Rank rank = subject_.rank_of(message.stage);
     const std::string name = to_text(message);
     if (expected) {
@@ -105,7 +119,6 @@ class MessageCheck {
     } else {
       findings_.add(rank, here, name + " has no peer on another rank");
     }
-    return false;
   }
 
   const Subject& subject_;

@@ -18,11 +18,11 @@ std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope 
 
 /// What one sweep over the whole schedule tells. Rules that it clears need not look again.
 struct Survey {
-  /// How many actions of each kind there are, and how many are fused with the next.
+  /// How many actions of each kind there are.
   std::array<std::size_t, 12> kinds{};
-  std::size_t fused = 0;
-  /// How many are messages over a skip, or something else that claims to be one.
-  std::size_t skipping = 0;
+  /// Whether any is fused with the next, and whether any skips stages.
+  bool has_fused = false;
+  bool has_skipping = false;
   /// Whether every action is within the schedule's counts and on its stage's rank.
   bool in_place = true;
 };

@@ -47,7 +47,7 @@ void check_skip_messages(const Subject& subject, Findings& findings) {
   for (Rank rank = 0; rank < schedule.rank_count(); ++rank) {
     const auto& actions = schedule.ranks[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < actions.size(); ++i) {
-      if (actions[i].skipped == 0) continue;
+      if (actions[i].skipped() == 0) continue;
       const std::size_t edge = is_message(actions[i].kind) ? edges.of(actions[i]) : edges.size();
       if (edge == edges.size()) {
         findings.add(rank, i, to_text(actions[i]) + " takes a skip that is not there");
@@ -78,7 +78,7 @@ void check_skip_messages(const Subject& subject, Findings& findings) {
 void check_skips(const Subject& subject, Findings& findings) {
   check_list(subject, findings);
   if (!findings.empty()) return;
-  if (subject.survey.skipping > 0 || (subject.format == Format::Lowered && !subject.schedule.skips.empty())) {
+  if (subject.survey.has_skipping || (subject.format == Format::Lowered && !subject.schedule.skips.empty())) {
     check_skip_messages(subject, findings);
   }
 }

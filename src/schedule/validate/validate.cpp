@@ -45,8 +45,8 @@ Survey survey(const Schedule& schedule) {
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const Action action = actions[i];
       ++counts[static_cast<std::size_t>(action.kind)][i % kLanes];
-      result.fused += action.fused_with_next ? 1 : 0;
-      result.skipping += action.skipped != 0 ? 1 : 0;
+      if (action.link != 0) [[unlikely]]
+        (action.fused_with_next() ? result.has_fused : result.has_skipping) = true;
       if (action.stage < placement.size() && action.microbatch < microbatches &&
           placement[action.stage] == rank) {
         continue;

@@ -57,10 +57,10 @@ TEST(Message, NamesItsPeerStageWhereThatIsNoNeighbour) {
   EXPECT_EQ(to_text(make_message(3, Kind::SendB, 2, 0)), "3SEND_B2:0");
   EXPECT_EQ(to_text(make_message(0, Kind::RecvB, 2, 3)), "0RECV_B2:3");
   for (const char* text :
-       {"0SEND_F2:3", "3RECV_F2:0", "3SEND_B2:0", "0RECV_B2:3", "65407SEND_F16777215:65535"}) {
+       {"0SEND_F2:3", "3RECV_F2:0", "3SEND_B2:0", "0RECV_B2:3", "65280SEND_F16777215:65535"}) {
     EXPECT_EQ(reprint(text), text);
   }
-  EXPECT_EQ(peer_stage(parse("65407SEND_F0:65535")[0]), 65535);
+  EXPECT_EQ(peer_stage(parse("65280SEND_F0:65535")[0]), 65535);
 }
 
 TEST(Message, WithAPeerStageThatCannotBeIsRefused) {
@@ -69,7 +69,7 @@ TEST(Message, WithAPeerStageThatCannotBeIsRefused) {
   EXPECT_EQ(refusal("1SEND_F2:1"), "'1SEND_F2:1': the peer stage of a SEND_F comes after its own");
   EXPECT_EQ(refusal("3SEND_F2:0"), "'3SEND_F2:0': the peer stage of a SEND_F comes after its own");
   EXPECT_EQ(refusal("0RECV_F2:3"), "'0RECV_F2:3': the peer stage of a RECV_F comes before its own");
-  EXPECT_EQ(refusal("0SEND_F2:129"), "'0SEND_F2:129': the stages are more than 128 apart");
+  EXPECT_EQ(refusal("0SEND_F2:256"), "'0SEND_F2:256': the stages are more than 255 apart");
   EXPECT_EQ(refusal("0SEND_F2:65536"), "'0SEND_F2:65536': the peer stage is beyond the limit of 65535");
   EXPECT_EQ(refusal("0SEND_F2:3x"), "'0SEND_F2:3x' goes on after the peer stage with 'x'");
   EXPECT_EQ(refusal("0SEND_F2:-3"),
