@@ -67,6 +67,7 @@ json run_json(const Drawing& drawing) {
               {"source", drawing.source},
               {"stage_to_rank", drawing.timeline.placement},
               {"ranks", json::array()}};
+  for (const auto& [from, to] : drawing.timeline.skips) run["skips"].push_back({from, to});
   std::vector<std::vector<std::size_t>> cell_of;
   for (const auto& rank : drawing.timeline.ranks) {
     RankJson cells = cells_json(rank);
