@@ -96,7 +96,8 @@ Result run_stages(const ExportedModel& model, const Values& inputs, const std::v
     return built;
   };
   const auto loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); };
-  PipelineOptions options{.loss = loss, .tied = parts.tied, .timeout = std::chrono::seconds(30)};
+  PipelineOptions options{
+      .loss = loss, .routes = parts.routes, .tied = parts.tied, .timeout = std::chrono::seconds(30)};
   options.threads_per_rank = 1;
   const auto ranks = static_cast<Rank>(parts.stages.size());
   Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}), build, options);
