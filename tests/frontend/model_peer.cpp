@@ -10,10 +10,12 @@
 #include <torch/csrc/api/include/torch/serialize.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cctype>
 #include <fstream>
 #include <iostream>
 #include <sstream>
+#include <stdexcept>
 
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/graph_module.h"
@@ -86,9 +88,26 @@ std::vector<std::size_t> cuts_at_modules(const Graph& graph, const std::string& 
   return cuts;
 }
 
+/// Whatever a stage gives is taken by a later one.
+void check_outputs_are_taken(const PartitionedGraph& parts) {
+  for (std::size_t stage = 0; stage + 1 < parts.stages.size(); ++stage) {
+    const Graph& part = parts.stages[stage];
+    for (std::size_t output = 0; output < part.outputs.size(); ++output) {
+      const Source source{.stage = static_cast<Stage>(stage), .output = output};
+      if (std::ranges::none_of(parts.routes, [&](const std::vector<Source>& inputs) {
+            return std::ranges::count(inputs, source) > 0;
+          })) {
+        throw std::runtime_error("nobody takes output " + std::to_string(output) + " of stage " +
+                                 std::to_string(stage));
+      }
+    }
+  }
+}
+
 Result run_stages(const ExportedModel& model, const Values& inputs, const std::vector<std::size_t>& cuts) {
   const Graph& graph = model.graph();
   const PartitionedGraph parts = partition(graph, cuts);
+  check_outputs_are_taken(parts);
   const auto build = [&](Stage stage) {
     const Graph& part = parts.stages[static_cast<std::size_t>(stage)];
     StageModel built(std::make_shared<GraphModule>(part, model.load(part)));
