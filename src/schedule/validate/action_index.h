@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pipewright/schedule/schedule.h"
+#include "schedule/ir/channels.h"
 #include "schedule/ir/edges.h"
 
 namespace pipewright {
@@ -48,6 +49,15 @@ class ActionIndex {
       return at(message.stage, static_cast<Microbatch>(message.microbatch))[message.kind];
     const std::size_t edge = edges_.of(message);
     return edge == edges_.size() ? kAbsent : skip_messages_[skip_slot(edge, message)];
+  }
+
+  /// That of the SEND that belongs to a RECV.
+  std::uint32_t send_of(Action receive) const {
+    if (receive.link != 0) [[unlikely]]
+      return message(counterpart(receive));
+    const bool forward = receive.kind == Kind::RecvF;
+    return at(forward ? receive.stage - 1 : receive.stage + 1,
+              static_cast<Microbatch>(receive.microbatch))[forward ? Kind::SendF : Kind::SendB];
   }
 
   /// An action that stands in the lists a second time.

@@ -48,11 +48,10 @@ class MessageCheck {
       const auto& actions = subject_.schedule.ranks[static_cast<std::size_t>(rank)];
       for (std::size_t i = 0; i < actions.size(); ++i) {
         if (!is_receive(actions[i].kind)) continue;
-        const Action send = counterpart(actions[i]);
-        const std::int64_t sent = subject_.index->message(send);
+        const std::int64_t sent = subject_.index->send_of(actions[i]);
         std::int64_t& last = last_sent[channels.of(actions[i])];
         if (sent < last) {
-          const Rank sender = subject_.rank_of(send.stage);
+          const Rank sender = subject_.rank_of(peer_stage(actions[i]));
           findings_.add(rank, i,
                         to_text(actions[i]) + " is received after " +
                             to_text(counterpart(subject_.action(sender, static_cast<std::size_t>(last)))) +
