@@ -10,6 +10,7 @@ namespace pipewright::cli {
 void add_lower(CLI::App& app) {
   struct Options {
     std::string input;
+    SkipOptions skips;
     LowerOptions lower;
     std::string output;
   };
@@ -17,10 +18,13 @@ void add_lower(CLI::App& app) {
   auto* command =
       app.add_subcommand("lower", "Turn a compute-only CSV into a plan with messages (compute_comms)");
   command->add_option("file", options->input, "The CSV file; - for standard input")->required();
+  options->skips.add_to(*command);
   add_lower_options(*command, options->lower);
   command->add_option("-o,--output", options->output, "Write to this file instead of standard output");
   command->callback([options] {
-    const Schedule plan = lower(read_schedule(options->input), options->lower);
+    Schedule schedule = read_schedule(options->input);
+    options->skips.apply(schedule);
+    const Schedule plan = lower(std::move(schedule), options->lower);
     write_output(options->output, [&](std::ostream& out) { write_csv(plan, out); });
   });
 }

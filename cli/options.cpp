@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 
 #include "files.h"
 #include "pipewright/base/error.h"
@@ -50,11 +52,35 @@ ScheduleSpec SizeOptions::spec(const std::string& name) const {
   return spec;
 }
 
+CLI::Option* SkipOptions::add_to(CLI::App& command) {
+  return command
+      .add_option("--skip", skips,
+                  "FROM:TO: stage FROM hands values directly to stage TO, too; may be repeated")
+      ->allow_extra_args(false);
+}
+
+void SkipOptions::apply(Schedule& schedule) const {
+  std::set<Skip> all(schedule.skips.begin(), schedule.skips.end());
+  for (const std::string& text : skips) {
+    Skip skip{};
+    const char* end = text.data() + text.size();
+    const auto from = std::from_chars(text.data(), end, skip.from);
+    const bool colon = from.ec == std::errc() && from.ptr != end && *from.ptr == ':';
+    const auto to = std::from_chars(colon ? from.ptr + 1 : end, end, skip.to);
+    if (!colon || to.ec != std::errc() || to.ptr != end) {
+      throw ArgumentError("--skip takes two stages, FROM:TO, not '" + text + "'");
+    }
+    all.insert(skip);
+  }
+  schedule.skips.assign(all.begin(), all.end());
+}
+
 void SourceOptions::add_to(CLI::App& command) {
   auto* by_name = command.add_option("name", name, "A schedule's name, in any case ('pipewright list')");
   sizes.add_to(command, false);
   command.add_option("--csv", csv, "Read the schedule from this CSV file instead; - for standard input")
       ->excludes(by_name);
+  skips.add_to(command);
   command.add_flag("--lowered", lowered, "Lower the schedule first: with its messages");
 }
 
@@ -64,6 +90,7 @@ Schedule SourceOptions::load() const {
     throw ArgumentError("a schedule by name needs --ranks and --microbatches");
   }
   Schedule schedule = csv.empty() ? make_schedule(sizes.spec(name)) : read_schedule(csv);
+  skips.apply(schedule);
   return lowered && !is_lowered(schedule) ? lower(std::move(schedule)) : schedule;
 }
 

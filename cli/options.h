@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "pipewright/schedule/costs.h"
 #include "pipewright/schedule/generate.h"
@@ -21,11 +22,21 @@ struct SizeOptions {
   ScheduleSpec spec(const std::string& name) const;
 };
 
+/// --skip: what the model hands past stages.
+struct SkipOptions {
+  std::vector<std::string> skips;
+
+  CLI::Option* add_to(CLI::App& command);
+  /// Adds them to those that the schedule has.
+  void apply(Schedule& schedule) const;
+};
+
 /// A schedule by name and sizes, or from a CSV file.
 struct SourceOptions {
   std::string name;
   SizeOptions sizes;
   std::string csv;
+  SkipOptions skips;
   bool lowered = false;
 
   void add_to(CLI::App& command);

@@ -127,6 +127,9 @@ NamedTensors CutModel::load(const Graph& of) const {
   return state;
 }
 
-void CutModel::connect(PipelineOptions& options) const { options.tied = parts_.tied; }
+void CutModel::connect(PipelineOptions& options) const {
+  options.tied = parts_.tied;
+  options.routes = parts_.routes;
+}
 
 }  // namespace pipewright::cli

@@ -151,7 +151,7 @@ class Chains {
   }
 
   void follow_message(const Node& node, const RecordedAction& waiting, std::vector<Edge>& edges) {
-    const Node from = evidence_.sender(node, waiting.action);
+    const Node from = evidence_.sender(node, waiting);
     const RecordedAction* send = evidence_.sent(node, waiting);
     if (!send) {
       edges.push_back({from, waiting.step});
@@ -241,7 +241,7 @@ std::string wait_text(const Evidence& evidence, const Node& node, const Recorded
   const std::string text = evidence.name(node) + " has waited " + seconds_text(waited) + " in " +
                            to_text(waiting.action) + " for the " + need_text(waiting);
   if (waiting.need == Need::Parameters) return text + " from the other replicas";
-  return text + " from " + evidence.name(evidence.sender(node, waiting.action)) +
+  return text + " from " + evidence.name(evidence.sender(node, waiting)) +
          (evidence.sent(node, waiting) ? ", which has sent them" : "");
 }
 

@@ -162,9 +162,9 @@ class StepDrawing {
       const Kind a = rank[i].action.kind;
       const Kind b = rank[i + 1].action.kind;
       const bool pair = (a == Kind::F && gives_input_grad(b)) || (gives_input_grad(a) && b == Kind::F);
-      const bool taken = i > 0 && rank[i - 1].action.fused_with_next;
+      const bool taken = i > 0 && rank[i - 1].action.fused_with_next();
       if (pair && !taken && rank[i + 1].start < rank[i].end && rank[i].start < rank[i + 1].end) {
-        rank[i].action.fused_with_next = true;
+        rank[i].action = fused(rank[i].action);
       }
     }
   }

@@ -14,14 +14,10 @@ std::string seconds_text(Microseconds time) {
   return out.str();
 }
 
-Stage source_of(Action action) {
-  return action.kind == Kind::F ? Stage{action.stage} - 1 : Stage{action.stage} + 1;
-}
-
 std::string need_text(const RecordedAction& action) {
   if (action.need == Need::Parameters) return "parameters of stage " + std::to_string(action.action.stage);
   return std::string(action.action.kind == Kind::F ? "activations" : "gradients") + " of stage " +
-         std::to_string(source_of(action.action));
+         std::to_string(action.source());
 }
 
 Evidence::Evidence(const std::vector<ProcessRecord>& records) {
@@ -38,7 +34,7 @@ void Evidence::index(const Node& node, const RankRecord& rank) {
   for (const RecordedAction& each : rank.actions) {
     const Action action = each.action;
     if (is_send(action.kind) && each.end > 0) {
-      sends_[{node, action.kind, action.stage, action.microbatch, each.step}] = &each;
+      sends_[{node, action.stage, peer_stage(action), action.microbatch, each.step}] = &each;
     }
     if (action.kind == Kind::Unshard) ++unshards[{node.process, action.stage, each.step}];
   }
@@ -81,9 +77,9 @@ std::vector<const RecordedAction*> Evidence::unfinished(const Node& rank) const 
   return actions;
 }
 
-Node Evidence::sender(const Node& rank, Action waiting) const {
+Node Evidence::sender(const Node& rank, const RecordedAction& waiting) const {
   const ProcessRecord& record = *processes_.at(rank.process);
-  const Stage from = source_of(waiting);
+  const Stage from = waiting.source();
   if (from < 0 || from >= static_cast<Stage>(record.placement.size())) return rank;
   const Rank home = record.placement[static_cast<std::size_t>(from)];
   const auto& processes = record.process_of[static_cast<std::size_t>(rank.replica)];
@@ -91,8 +87,7 @@ Node Evidence::sender(const Node& rank, Action waiting) const {
 }
 
 const RecordedAction* Evidence::sent(const Node& rank, const RecordedAction& waiting) const {
-  const Kind kind = waiting.action.kind == Kind::F ? Kind::SendF : Kind::SendB;
-  const auto found = sends_.find({sender(rank, waiting.action), kind, source_of(waiting.action),
+  const auto found = sends_.find({sender(rank, waiting), waiting.source(), waiting.action.stage,
                                   waiting.action.microbatch, waiting.step});
   const bool in_time = found != sends_.end() && found->second->end < processes_.at(rank.process)->written;
   return in_time ? found->second : nullptr;

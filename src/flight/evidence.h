@@ -36,7 +36,7 @@ class Evidence {
   std::vector<const RecordedAction*> unfinished(const Node& rank) const;
 
   /// Whom a waiting action gets its message from; the rank itself where its stage is the pipeline's end.
-  Node sender(const Node& rank, Action waiting) const;
+  Node sender(const Node& rank, const RecordedAction& waiting) const;
   /// The send of that message, where it was made before the waiting process wrote its record.
   const RecordedAction* sent(const Node& rank, const RecordedAction& waiting) const;
 
@@ -48,21 +48,19 @@ class Evidence {
 
  private:
   using StepOfStage = std::tuple<int, Stage, std::int64_t>;
-  using StepOfAction = std::tuple<Node, Kind, Stage, std::uint32_t, std::int64_t>;
+  /// Of a message: who sends it, from which stage to which, for which microbatch and step.
+  using StepOfMessage = std::tuple<Node, Stage, Stage, std::uint32_t, std::int64_t>;
 
   void index(const Node& node, const RankRecord& rank);
   int unshards(int process, Stage stage, std::int64_t step) const;
 
   std::map<int, const ProcessRecord*> processes_;
   std::map<Node, const RankRecord*> ranks_;
-  std::map<StepOfAction, const RecordedAction*> sends_;
+  std::map<StepOfMessage, const RecordedAction*> sends_;
   /// How often, by the process.
   std::map<StepOfStage, int> unshards_;
   std::size_t replicas_ = 0;
 };
-
-/// The stage that an action gets its message from.
-Stage source_of(Action action);
 
 /// `4.20 s`, `75 s`
 std::string seconds_text(Microseconds time);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -67,8 +68,31 @@ std::vector<int> integers(const json& value, const char* name, std::int64_t most
   return all;
 }
 
+/// `message`, or over a skip `message:0` with the stage that it comes from.
+std::string need_name(const RecordedAction& recorded) {
+  const std::string name = kNeeds.at(static_cast<std::size_t>(recorded.need));
+  const bool skips = recorded.need == Need::Message && recorded.from >= 0;
+  return skips ? name + ":" + std::to_string(recorded.from) : name;
+}
+
+void parse_need(std::string need, const ProcessRecord& of, RecordedAction& recorded) {
+  const std::string skip = std::string(kNeeds.at(static_cast<std::size_t>(Need::Message))) + ":";
+  if (need.starts_with(skip)) {
+    const char* end = need.data() + need.size();
+    const auto [rest, status] = std::from_chars(need.data() + skip.size(), end, recorded.from);
+    const auto stages = static_cast<Stage>(of.placement.size());
+    if (status != std::errc() || rest != end || recorded.from < 0 || recorded.from >= stages) {
+      fail("'" + need + "' names no stage of its pipeline");
+    }
+    need.resize(skip.size() - 1);
+  }
+  const auto* const found = std::find(kNeeds.begin(), kNeeds.end(), need);
+  if (found == kNeeds.end()) fail("'" + need + "' is nothing that an action needs");
+  recorded.need = static_cast<Need>(found - kNeeds.begin());
+}
+
 ordered_json action_json(const RecordedAction& recorded) {
-  return {to_text(recorded.action), recorded.step,  kNeeds.at(static_cast<std::size_t>(recorded.need)),
+  return {to_text(recorded.action), recorded.step,  need_name(recorded),
           recorded.start,           recorded.ready, recorded.end};
 }
 
@@ -76,6 +100,7 @@ ordered_json action_json(const RecordedAction& recorded) {
 bool is_action_of(const ProcessRecord& record, Action action) {
   const auto microbatches = static_cast<std::uint32_t>(record.microbatches);
   return action.stage < record.placement.size() &&
+         (action.skipped() == 0 || peer_stage(action) < static_cast<Stage>(record.placement.size())) &&
          (!has_microbatch(action.kind) || action.microbatch < microbatches);
 }
 
@@ -90,10 +115,7 @@ RecordedAction parse_action(const json& fields, const ProcessRecord& of) {
   }
   recorded.action = cell[0];
   recorded.step = time(fields[1], "an action's step");
-  const std::string need = text(fields[2], "an action's need");
-  const auto* const found = std::find(kNeeds.begin(), kNeeds.end(), need);
-  if (found == kNeeds.end()) fail("'" + need + "' is nothing that an action needs");
-  recorded.need = static_cast<Need>(found - kNeeds.begin());
+  parse_need(text(fields[2], "an action's need"), of, recorded);
   recorded.start = time(fields[3], "an action's start");
   recorded.ready = time(fields[4], "when an action was ready");
   recorded.end = time(fields[5], "an action's end");

@@ -35,8 +35,9 @@ namespace pipewright {
 namespace {
 
 /// A plan that is proven to run to its end, from a schedule in either format.
-Schedule checked_plan(const Schedule& schedule, const LowerOptions& options) {
-  Schedule plan = is_lowered(schedule) ? schedule : lower(schedule, options);
+Schedule checked_plan(Schedule schedule, const Routes& routes, const LowerOptions& options) {
+  schedule.skips = skips_of(routes, schedule.stage_count());
+  Schedule plan = is_lowered(schedule) ? std::move(schedule) : lower(std::move(schedule), options);
   if (const std::vector<Diagnostic> found = validate(plan, Format::Lowered); !found.empty()) {
     throw InvalidSchedule(to_text(found.front()) +
                           (found.size() == 1 ? "" : " (and " + std::to_string(found.size() - 1) + " more)"));
@@ -70,10 +71,10 @@ class Pipeline::Impl {
  public:
   Impl(const Schedule& schedule, const StageFactory& build, PipelineOptions options)
       : options_(std::move(options)),
-        plan_(checked_plan(schedule, options_.lower)),
+        plan_(checked_plan(schedule, options_.routes, options_.lower)),
         mesh_(plan_.rank_count(), options_.data_parallel, world() ? world()->rank() : 0,
               world() ? world()->size() : 1, options_.processes),
-        transport_(world() ? make_c10d_transport(*world(), mesh_, plan_.stage_count(), options_.timeout)
+        transport_(world() ? make_c10d_transport(*world(), mesh_, plan_, options_.timeout)
                            : make_inproc_transport(options_.timeout)),
         recorder_(plan_, mesh_, world() ? world()->size() : 1),
         settlement_(world(), recorder_, options_.flight_record),
@@ -82,8 +83,8 @@ class Pipeline::Impl {
             [this](const StepError& noticed) { return settlement_.settle(noticed); }),
         models_(build_models(build)),
         data_parallel_(agreed_mesh(), plan_, models_, options_),
-        train_(std::move(plan_), mesh_, *transport_, models_, data_parallel_, options_.loss, handlers,
-               recorder_, failure_),
+        train_(std::move(plan_), options_.routes, mesh_, *transport_, models_, data_parallel_, options_.loss,
+               handlers, recorder_, failure_),
         tied_(options_, parameters()) {
     if (world()) {
       others_ = world()->impl().observe(
@@ -321,8 +322,9 @@ class Pipeline::Impl {
                                              .microbatches = microbatches,
                                              .placement = plan().placement});
     std::unique_ptr<PlanRunner>& runner = forward_[microbatches];
-    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.lower), mesh_, *transport_, models_,
-                                          data_parallel_, options_.loss, handlers, recorder_, failure_);
+    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.routes, options_.lower),
+                                          options_.routes, mesh_, *transport_, models_, data_parallel_,
+                                          options_.loss, handlers, recorder_, failure_);
     return *runner;
   }
 

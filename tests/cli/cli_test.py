@@ -27,11 +27,11 @@ COSTS = ["--f", "--i", "--w", "--comm", "--overlap", "--costs"]
 LOWERING = ["--defer-recv", "--max-active-stages", "--merge-backward"]
 OPTIONS = {
     "list": [],
-    "generate": [*SIZES, "--lowered", *LOWERING, "--output"],
-    "lower": [*LOWERING, "--output"],
+    "generate": [*SIZES, "--lowered", *LOWERING, "--skip", "--output"],
+    "lower": ["--skip", *LOWERING, "--output"],
     "validate": ["--lowered", "--capacity"],
-    "simulate": [*SIZES, "--csv", "--lowered", *COSTS, "--json", "--output"],
-    "show": [*SIZES, "--csv", "--lowered", *COSTS, "--format", "--columns", "--color", "--output"],
+    "simulate": [*SIZES, "--csv", "--skip", "--lowered", *COSTS, "--json", "--output"],
+    "show": [*SIZES, "--csv", "--skip", "--lowered", *COSTS, "--format", "--columns", "--color", "--output"],
     "compare": [*SIZES, *COSTS, "--format", "--output"],
     "explain": ["--columns", "--color", "--timeline"],
 }
@@ -260,6 +260,22 @@ def test_lower_piped_into_validate(name, options, output):
     plan = output("lower", "-", *options, stdin=schedule)
     assert output("validate", "-", "--lowered", stdin=plan) == "valid\n"
     assert plan == output("generate", name, *SIZE, "--lowered", *options)
+
+
+def test_skips_are_planned_and_proven(output, call):
+    size = ["--ranks", "3", "--microbatches", "2"]
+    plan = output("generate", "1F1B", *size, "--lowered", "--skip", "0:2")
+    assert "0SEND_F1:2" in plan and "2RECV_F1:0" in plan and "2SEND_B1:0" in plan and "0RECV_B1:2" in plan
+    assert output("validate", "-", "--lowered", stdin=plan) == "valid\n"
+    assert output("lower", "-", "--skip", "0:2", stdin=output("generate", "1F1B", *size)) == plan
+    slow = output("simulate", "1F1B", *size, "--comm", "0.5", "--lowered", "--skip", "0:2", "--json")
+    assert json.loads(slow)["makespan"] > 0
+    assert "0SEND_F1:2" in output("show", "--csv", "-", "--format", "trace", stdin=plan)
+    for wrong in ["0", "0:", ":2", "0:x", "0-2", "0:2:3"]:
+        refused = call("lower", "-", "--skip", wrong, stdin="0F0\n")
+        assert refused.returncode == 2 and "--skip" in refused.stderr, wrong
+    refused = call("generate", "1F1B", *size, "--lowered", "--skip", "0:1")
+    assert refused.returncode != 0 and "skips no stage" in refused.stderr
 
 
 def test_lowering_options_change_the_plan(output):

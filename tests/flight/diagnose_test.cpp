@@ -55,6 +55,27 @@ TEST(Diagnose, EndsAtARankThatRuns) {
   EXPECT_EQ(diagnosis.culprits[0].rank, 2);
 }
 
+TEST(Diagnose, FollowsMessagesOverSkips) {
+  auto world = world_of(kFourRanks);
+  world[0].ranks[0].actions = {done(make_action(0, Kind::F, 0), 1, 2),
+                               done(make_action(0, Kind::SendF, 0), 2, 3),
+                               running(make_action(0, Kind::F, 1), 4)};
+  RecordedAction skipping = waiting(make_action(3, Kind::F, 0), 5);
+  skipping.from = 0;
+  world[3].ranks[0].actions = {skipping};
+  Diagnosis diagnosis = diagnose(world);
+  EXPECT_EQ(diagnosis.waits,
+            (Texts{"rank 3 (process 3) has waited 55 s in 3F0 for the activations of stage 0 from "
+                   "rank 0 (process 0)"}));
+  EXPECT_EQ(texts(diagnosis), (Texts{"rank 0 (process 0) has been running 0F1 of step 3 for 56 s"}));
+
+  // What it has sent to stage 1 was not for stage 3.
+  world[0].ranks[0].actions[1] = done(make_message(0, Kind::SendF, 0, 3), 2, 3);
+  diagnosis = diagnose(world);
+  ASSERT_EQ(diagnosis.culprits.size(), 1U);
+  EXPECT_NE(diagnosis.culprits[0].text.find("has sent the message"), std::string::npos);
+}
+
 TEST(Diagnose, EndsAtAProcessWithoutARecord) {
   auto world = waiting_for_rank_2();
   world[3].ranks[0].actions = {waiting(make_action(3, Kind::F, 0), 1)};

@@ -116,8 +116,8 @@ TEST(LastStep, JoinsThePartsOfAnOverlap) {
   world[0].ranks[0].actions = {done(make_action(0, Kind::F, 1), 1, 4), done(make_action(0, Kind::B, 0), 2, 5),
                                done(make_action(0, Kind::F, 2), 5, 6)};
   const auto rank = draw_last_step(world, 0).timeline.ranks[0];
-  EXPECT_TRUE(rank[0].action.fused_with_next);
-  EXPECT_FALSE(rank[1].action.fused_with_next);
+  EXPECT_TRUE(rank[0].action.fused_with_next());
+  EXPECT_FALSE(rank[1].action.fused_with_next());
 }
 
 TEST(LastStep, CopesWithTimesThatMakeNoSense) {

@@ -81,6 +81,26 @@ TEST(Record, ReadsWhatItHasWritten) {
   EXPECT_FALSE(record.ranks[0].actions[1].waits());
 }
 
+TEST(Record, SaysWhichStageAMessageOverASkipComesFrom) {
+  ProcessRecord record = sample();
+  record.placement = {0, 1, 0};
+  record.ranks[0].actions = {
+      {.action = make_message(0, Kind::SendF, 1, 2), .step = 12, .start = 1, .end = 2},
+      {.action = make_action(2, Kind::F, 1), .step = 12, .need = Need::Message, .from = 0, .start = 3}};
+  const ProcessRecord again = parse_record(to_json(record));
+  EXPECT_EQ(to_json(again), to_json(record));
+  EXPECT_EQ(again.ranks[0].actions[0].action, make_message(0, Kind::SendF, 1, 2));
+  EXPECT_EQ(again.ranks[0].actions[1].source(), 0);
+  EXPECT_EQ(sample().ranks[0].actions[1].source(), 0);
+  EXPECT_EQ(sample().ranks[0].actions[2].source(), 2);
+
+  EXPECT_EQ(complaint("/ranks/0/actions/1/2", "message:2"),
+            "flight record: 'message:2' names no stage of its pipeline");
+  EXPECT_NE(complaint("/ranks/0/actions/1/2", "message:"), "");
+  EXPECT_NE(complaint("/ranks/0/actions/1/2", "message:0x"), "");
+  EXPECT_NE(complaint("/ranks/0/actions/1/0", "0SEND_F1:5"), "");
+}
+
 TEST(Record, MayBeOfAProcessWithoutAPipeline) {
   ProcessRecord record;
   record.host = "node";

@@ -1,13 +1,14 @@
 // Reads and writes files that Python writes and reads. A line of the input is a command:
 //   copy FROM TO        reads a file of tensors and writes another
 //   export CUTS FOLDER  cuts model.pt2 (cuts.h) and writes stage0.pt2, stage1.pt2...; with the parameters and
-//                       buffers of state.pt, by the model's own names, if there is one
+//                       buffers of state.pt, by the model's own names, if there is one; and routes
 //   train CUTS FOLDER   a step of SGD on the weighted sum of all outputs for inputs.pt, as a pipeline; then
 //                       state.pt and state.safetensors, and the whole model again, trained.pt2
 
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include <fstream>
 #include <iostream>
 
 #include "cuts.h"
@@ -32,6 +33,12 @@ void export_stages(const std::string& cuts, const std::string& folder) {
     }
     write_model(folder + "/stage" + std::to_string(stage) + ".pt2", model, parts.stages[stage], state);
   }
+  // For each stage, where its inputs come from: stage and output, a line a stage.
+  std::ofstream routes(folder + "/routes");
+  for (const std::vector<Source>& inputs : parts.routes) {
+    for (const Source& source : inputs) routes << source.stage << ' ' << source.output << ' ';
+    routes << '\n';
+  }
 }
 
 at::Tensor weighted_sum(const Values& outputs) {
@@ -55,6 +62,7 @@ void train(const std::string& cuts, const std::string& folder) {
     return built;
   };
   PipelineOptions options{.loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); },
+                          .routes = parts.routes,
                           .tied = parts.tied,
                           .timeout = std::chrono::seconds(30)};
   options.threads_per_rank = 1;

@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_leaves
 SHARES_PARAMETERS = ["repeated", "gpt_tied", "experts", "no_grad"]
 # What cannot be cut, or not be written, by stages, and why.
 REFUSED = {
-    ("in_place", 2): "'mul_' and 'slice_1' share memory on both sides of it, which is written to behind it",
-    ("in_place", 3): "'clone' and 'select' share memory on both sides of it, which is written to behind it",
+    ("in_place", 2): "'mul_' and 'slice_1' share memory on both sides of it, which is written to",
+    ("written_on_the_way", 2): "'linear' and 'select_1' share memory on both sides of it, which is written to",
+    ("in_place", 3): "'clone' and 'select' share memory on both sides of it, which is written to",
 }
 
 
@@ -67,15 +68,28 @@ def backward(outputs):
         total.backward()
 
 
+class Stages(list):
+    routes = []
+
+
 def load_stages(folder):
     files = sorted(folder.glob("stage*.pt2"))
-    return [torch.export.load(file).module() for file in files]
+    stages = Stages(torch.export.load(file).module() for file in files)
+    stages.routes = routes_of(folder)
+    return stages
+
+
+def routes_of(folder):
+    """For each stage, whose output of which number each of its inputs is."""
+    numbers = [[int(word) for word in line.split()] for line in (folder / "routes").read_text().splitlines()]
+    return [list(zip(line[::2], line[1::2], strict=True)) for line in numbers]
 
 
 def run_chain(stages, inputs):
-    values = stages[0](*inputs)
-    for stage in stages[1:]:
-        values = stage(*values) if isinstance(values, tuple) else stage(values)
+    given = []
+    for stage, routes in zip(stages, getattr(stages, "routes", [[]]), strict=True):
+        values = stage(*(given[of][output] for of, output in routes)) if given else stage(*inputs)
+        given.append(values if isinstance(values, tuple) else (values,))
     return values
 
 

@@ -9,8 +9,10 @@
 #include <torch/csrc/api/include/torch/serialize.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <stdexcept>
 
 #include "cuts.h"
 #include "pipewright/frontend/exported_model.h"
@@ -69,9 +71,26 @@ Result run_whole(const ExportedModel& model, const Values& inputs) {
   return result;
 }
 
+/// Whatever a stage gives is taken by a later one.
+void check_outputs_are_taken(const PartitionedGraph& parts) {
+  for (std::size_t stage = 0; stage + 1 < parts.stages.size(); ++stage) {
+    const Graph& part = parts.stages[stage];
+    for (std::size_t output = 0; output < part.outputs.size(); ++output) {
+      const Source source{.stage = static_cast<Stage>(stage), .output = output};
+      if (std::ranges::none_of(parts.routes, [&](const std::vector<Source>& inputs) {
+            return std::ranges::count(inputs, source) > 0;
+          })) {
+        throw std::runtime_error("nobody takes output " + std::to_string(output) + " of stage " +
+                                 std::to_string(stage));
+      }
+    }
+  }
+}
+
 Result run_stages(const ExportedModel& model, const Values& inputs, const std::vector<std::size_t>& cuts) {
   const Graph& graph = model.graph();
   const PartitionedGraph parts = partition(graph, cuts);
+  check_outputs_are_taken(parts);
   const auto build = [&](Stage stage) {
     const Graph& part = parts.stages[static_cast<std::size_t>(stage)];
     StageModel built(std::make_shared<GraphModule>(part, model.load(part)));
@@ -79,7 +98,8 @@ Result run_stages(const ExportedModel& model, const Values& inputs, const std::v
     return built;
   };
   const auto loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); };
-  PipelineOptions options{.loss = loss, .tied = parts.tied, .timeout = std::chrono::seconds(30)};
+  PipelineOptions options{
+      .loss = loss, .routes = parts.routes, .tied = parts.tied, .timeout = std::chrono::seconds(30)};
   options.threads_per_rank = 1;
   const auto ranks = static_cast<Rank>(parts.stages.size());
   Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}), build, options);

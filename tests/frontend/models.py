@@ -165,6 +165,22 @@ class InPlace(nn.Module):
         return h.relu_() * self.calls.clone()
 
 
+class WrittenOnTheWay(nn.Module):
+    """What one layer gives is read by the second, written to by the third through a view, and read again."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third, self.last = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x):
+        h = self.first(x)
+        y = self.second(h * 2)
+        added = self.third(y)[:, 0]
+        h[:, 0].add_(added)
+        z = torch.tanh(y * 3)
+        return self.last(h + z), h * 1.5
+
+
 class Repeated(nn.Module):
     def __init__(self):
         super().__init__()
@@ -263,6 +279,7 @@ MODELS = {
     "marked": lambda: (Marked(), (data(4, 6),), {}),
     "in_place": lambda: (InPlace(), (data(4, 5),), {}),
     "repeated": lambda: (Repeated(), (data(4, 6),), {}),
+    "written_on_the_way": lambda: (WrittenOnTheWay(), (data(4, 6),), {}),
     "sines": lambda: (Sines(), (data(4, 3).requires_grad_(False),), {}),
     "group_norm": lambda: (nn.Sequential(nn.Conv1d(4, 8, 3), nn.GroupNorm(2, 8), nn.GELU()), (data(2, 4, 9),), {}),
     "embedding_bag": lambda: (nn.EmbeddingBag(23, 6, mode="mean"), (ids(3, 4),), {}),

@@ -29,7 +29,7 @@ using Begins = std::vector<std::size_t>;
 class SequentialStages : public testing::TestWithParam<Begins> {};
 
 TEST_P(SequentialStages, HaveTheGradientsOfTheWhole) {
-  const torch::nn::Sequential whole = make_layers();
+  torch::nn::Sequential whole = make_layers();
   const at::Tensor inputs = torch::randn({8, 6});
   const at::Tensor targets = torch::randn({8, 3});
   torch::mse_loss(whole->forward(inputs), targets).backward();

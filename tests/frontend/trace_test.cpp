@@ -150,6 +150,7 @@ bool runs_in_stages(const TracedCase& from, const TracedModel& traced, const std
     return built;
   };
   PipelineOptions options{.loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); },
+                          .routes = parts.routes,
                           .tied = parts.tied,
                           .timeout = std::chrono::seconds(30)};
   options.threads_per_rank = 1;

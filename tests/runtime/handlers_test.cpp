@@ -80,7 +80,7 @@ TEST(OverlapHandler, SeesWholeCellsAndCanRunTheirParts) {
   Unsplit unsplit(model);
   const auto expected = unsplit.run(data);
   Pipeline pipeline = make_local_pipeline(model, schedule);
-  const auto fused = [](Action action) { return action.fused_with_next; };
+  const auto fused = [](Action action) { return action.fused_with_next(); };
   std::ptrdiff_t planned = 0;
   for (const auto& actions : pipeline.plan().ranks) {
     planned += std::count_if(actions.begin(), actions.end(), fused);

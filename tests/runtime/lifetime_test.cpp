@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Lifetime, testing::ValuesIn(training_schedules()
 
 bool overlaps(const Schedule& schedule) {
   return std::ranges::any_of(schedule.ranks, [](const std::vector<Action>& actions) {
-    return std::ranges::any_of(actions, &Action::fused_with_next);
+    return std::ranges::any_of(actions, [](Action action) { return action.fused_with_next(); });
   });
 }
 

@@ -25,6 +25,26 @@ void insert(std::vector<Cell>& cells, Cell cell, std::mt19937& random) {
   cells.insert(cells.begin() + static_cast<std::ptrdiff_t>(at), std::move(cell));
 }
 
+/// How many stages a message could go to or come from.
+std::size_t possible_peers(Action message, Stage stages) {
+  const bool is_later = message.kind == Kind::SendF || message.kind == Kind::RecvB;
+  return static_cast<std::size_t>(is_later ? stages - 1 - message.stage : Stage{message.stage});
+}
+
+void redirect_one(std::vector<std::vector<Cell>>& ranks, Stage stages, std::mt19937& random) {
+  std::vector<Action*> candidates;
+  for (auto& cells : ranks) {
+    for (Cell& cell : cells) {
+      if (is_message(cell[0].kind) && possible_peers(cell[0], stages) > 1) candidates.push_back(&cell[0]);
+    }
+  }
+  Action& message = *candidates[below(candidates.size(), random)];
+  const std::uint8_t before = message.link;
+  while (message.link == before) {
+    message.link = static_cast<std::uint8_t>(below(possible_peers(message, stages), random));
+  }
+}
+
 }  // namespace
 
 Schedule mutate(const Schedule& schedule, Mutation mutation, std::mt19937& random) {
@@ -38,6 +58,7 @@ Schedule mutate(const Schedule& schedule, Mutation mutation, std::mt19937& rando
     case Mutation::Drop: cells.erase(cells.begin() + static_cast<std::ptrdiff_t>(chosen)); break;
     case Mutation::Swap: std::swap(cells[chosen], cells[below(cells.size(), random)]); break;
     case Mutation::Duplicate: insert(cells, cell, random); break;
+    case Mutation::Redirect: redirect_one(ranks, schedule.stage_count(), random); break;
     case Mutation::Move: {
       cells.erase(cells.begin() + static_cast<std::ptrdiff_t>(chosen));
       const auto from = static_cast<std::size_t>(&cells - ranks.data());

@@ -39,6 +39,7 @@ class Machine {
 
  private:
   using Datum = std::tuple<Kind, Stage, Microbatch>;  // F, I (input gradient) or W of a stage
+  using Delivery = std::pair<Datum, Stage>;           // and the stage that it was brought to
 
   bool ended(Rank rank) const { return at_[index(rank)] == list(rank).size(); }
   static std::size_t index(Rank rank) { return static_cast<std::size_t>(rank); }
@@ -79,11 +80,23 @@ class Machine {
     const auto j = static_cast<Microbatch>(action.microbatch);
     const bool forward = action.kind == Kind::F;
     if (!forward && action.kind != Kind::B && action.kind != Kind::I) return true;
-    const Stage from = forward ? action.stage - 1 : action.stage + 1;
-    if (!exists(from)) return true;
-    const Datum datum{forward ? Kind::F : Kind::I, from, j};
-    if (lowered_ && owner(from) != rank) return received_.contains(datum) || fail();
-    return done_.contains(datum) || (lowered_ && fail());
+    std::vector<Stage> sources = {forward ? action.stage - 1 : action.stage + 1};
+    for (const auto& [from, to] : intended_.skips) {
+      if (forward && to == action.stage) sources.push_back(from);
+      if (!forward && from == action.stage) sources.push_back(to);
+    }
+    return std::ranges::all_of(sources, [&](Stage from) {
+      if (!exists(from)) return true;
+      const Datum datum{forward ? Kind::F : Kind::I, from, j};
+      if (lowered_ && owner(from) != rank) return received_.contains({datum, action.stage}) || fail();
+      return done_.contains(datum) || (lowered_ && fail());
+    });
+  }
+
+  /// Whether a message can go between the two stages: they are neighbours, or the model has a skip.
+  bool joined(Stage a, Stage b) const {
+    const auto [from, to] = std::minmax(a, b);
+    return from + 1 == to || std::ranges::count(intended_.skips, Skip{from, to}) == 1;
   }
 
   bool compute_part(Action action, std::vector<Datum>& results) {
@@ -107,19 +120,20 @@ class Machine {
 
   bool send(Rank rank, Action action) {
     const bool forward = action.kind == Kind::SendF;
-    const Stage to = forward ? action.stage + 1 : action.stage - 1;
+    const Stage to = peer_stage(action);
     const auto j = static_cast<Microbatch>(action.microbatch);
     const Datum datum{forward ? Kind::F : Kind::I, action.stage, j};
-    if (!exists(to) || owner(to) == rank || !done_.contains(datum)) return fail();
+    if (!exists(to) || !joined(action.stage, to) || owner(to) == rank || !done_.contains(datum))
+      return fail();
     const Rank peer = owner(to);
     if (ended(peer) || !is_receive(head(peer).kind)) return false;
     const Action receive = head(peer);
-    const Stage expected_from = receive.kind == Kind::RecvF ? receive.stage - 1 : receive.stage + 1;
+    const Stage expected_from = peer_stage(receive);
     if (!exists(expected_from) || !exists(receive.stage) || owner(receive.stage) != peer) return fail();
     if (owner(expected_from) != rank) return false;  // it listens to another rank now
     const bool same = (receive.kind == Kind::RecvF) == forward && receive.stage == to &&
-                      receive.microbatch == action.microbatch;
-    if (!same || !received_.insert(datum).second) return fail();
+                      expected_from == action.stage && receive.microbatch == action.microbatch;
+    if (!same || !received_.insert({datum, to}).second) return fail();
     advance(peer, 1);
     return advance(rank, 1);
   }
@@ -171,7 +185,7 @@ class Machine {
   bool wrong_ = false;
   std::vector<std::size_t> at_;
   std::set<Datum> done_;
-  std::set<Datum> received_;
+  std::set<Delivery> received_;
   std::set<Stage> gathered_;
   std::set<Stage> reduced_;
 };

@@ -16,6 +16,8 @@ using Microbatch = std::int32_t;
 inline constexpr std::int64_t kMaxRanks = 1 << 16;
 inline constexpr std::int64_t kMaxStages = 1 << 16;
 inline constexpr std::int64_t kMaxMicrobatches = 1 << 24;
+/// How far apart two stages may be that exchange messages.
+inline constexpr Stage kMaxSkipDistance = (1 << 8) - 1;
 /// Cells of one schedule over all ranks (eight bytes each).
 inline constexpr std::int64_t kMaxCells = std::int64_t{1} << 28;
 

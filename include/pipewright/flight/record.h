@@ -16,7 +16,7 @@ using Microseconds = std::int64_t;
 /// What an action needs from elsewhere before it can go on.
 enum class Need : std::uint8_t {
   Nothing,
-  Message,     ///< From a neighbouring stage on another rank.
+  Message,     ///< From a stage on another rank.
   Parameters,  ///< Those of its sharded stage, from the other replicas.
 };
 
@@ -25,10 +25,17 @@ struct RecordedAction {
   Action action;
   std::int64_t step = 0;
   Need need = Need::Nothing;
+  /// The stage that a message comes from over a skip; −1: it is the neighbour's.
+  Stage from = -1;
   Microseconds start = 0;
   Microseconds ready = 0;
   Microseconds end = 0;
 
+  /// The stage that its message comes from.
+  Stage source() const {
+    if (from >= 0) return from;
+    return action.kind == Kind::F ? Stage{action.stage} - 1 : Stage{action.stage} + 1;
+  }
   bool waits() const { return end == 0 && ready == 0 && need != Need::Nothing; }
 };
 

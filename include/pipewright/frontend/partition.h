@@ -5,13 +5,16 @@
 #include <vector>
 
 #include "pipewright/frontend/graph.h"
+#include "pipewright/runtime/routes.h"
 
 namespace pipewright {
 
 /// A graph in pieces, one a stage.
 struct PartitionedGraph {
-  /// Each takes what the one before it gives. What a later stage needs goes through those between.
+  /// Each gives what later ones need of it.
   std::vector<Graph> stages;
+  /// What each takes from which, for PipelineOptions::routes.
+  Routes routes;
   /// Names of parameters that are one tensor on several stages, for PipelineOptions::tied.
   std::vector<std::vector<std::string>> tied;
 };

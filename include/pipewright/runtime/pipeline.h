@@ -15,6 +15,7 @@
 
 #include "pipewright/runtime/errors.h"
 #include "pipewright/runtime/microbatch.h"
+#include "pipewright/runtime/routes.h"
 #include "pipewright/runtime/stage_model.h"
 #include "pipewright/runtime/world.h"
 #include "pipewright/schedule/lower.h"
@@ -30,6 +31,9 @@ using Loss = std::function<at::Tensor(const Values& outputs, const Values& targe
 struct PipelineOptions {
   /// Not given: the last stage's first output is the loss.
   Loss loss = {};
+  /// Where each stage's inputs come from; what goes past stages is sent directly. Empty: each stage takes
+  /// all outputs of the one before.
+  Routes routes = {};
   SplitSpec split = {};
   std::vector<Merge> merge = {};
   /// Groups of parameters that are one, by their global names: equal from the
@@ -153,7 +157,8 @@ struct LocalParameter {
 /// optimizer and zero_grad are the caller's.
 class Pipeline {
  public:
-  /// `schedule`: compute-only or lowered. Throws InvalidSchedule if it is not valid or could deadlock.
+  /// `schedule`: compute-only or lowered; its skips are those of the options' routes. Throws InvalidSchedule
+  /// if it is not valid or could deadlock.
   Pipeline(const Schedule& schedule, const StageFactory& build, PipelineOptions options = {});
   ~Pipeline();
   Pipeline(Pipeline&&) noexcept;

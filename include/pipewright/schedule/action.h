@@ -18,10 +18,10 @@ enum class Kind : std::uint8_t {
   B,           ///< Full backward: I and W in one.
   I,           ///< Backward for the gradient of the stage's input.
   W,           ///< Backward for the gradient of the stage's weights.
-  SendF,       ///< Send the activation to the next stage.
-  RecvF,       ///< Receive the activation from the previous stage.
-  SendB,       ///< Send the gradient to the previous stage.
-  RecvB,       ///< Receive the gradient from the next stage.
+  SendF,       ///< Send the activation to the next stage, or over a skip to a later one.
+  RecvF,       ///< Receive the activation from the previous stage, or over a skip from an earlier one.
+  SendB,       ///< Send the gradient to the stage that the activation came from.
+  RecvB,       ///< Receive the gradient from the stage that the activation went to.
   Unshard,     ///< Gather the stage's sharded parameters.
   Reshard,     ///< Free the gathered parameters.
   ReduceGrad,  ///< Reduce the stage's gradients over data-parallel replicas.
@@ -29,7 +29,7 @@ enum class Kind : std::uint8_t {
 
 /// F, B, I or W.
 constexpr bool is_compute(Kind kind) { return kind >= Kind::F && kind <= Kind::W; }
-/// B or I: what produces the gradient for the previous stage.
+/// B or I: what produces the gradient of the stage's input.
 constexpr bool gives_input_grad(Kind kind) { return kind == Kind::B || kind == Kind::I; }
 /// B or W: what completes a microbatch's weight gradient.
 constexpr bool gives_weight_grad(Kind kind) { return kind == Kind::B || kind == Kind::W; }
@@ -50,9 +50,15 @@ std::string_view to_text(Kind kind);
 /// can ignore the mark; whoever cares about cells asks `cell_size`.
 struct Action {
   Kind kind = Kind::Bubble;
-  bool fused_with_next = false;
+  /// Of a message: how many stages it skips. kFused: one of the parts of an OVERLAP_F_B but the last.
+  std::uint8_t link = 0;
   std::uint16_t stage = 0;
   std::uint32_t microbatch = 0;
+
+  static constexpr std::uint8_t kFused = 255;
+  constexpr bool fused_with_next() const { return link == kFused; }
+  /// 0 between neighbours, and for what is no message.
+  constexpr std::uint8_t skipped() const { return fused_with_next() ? 0 : link; }
 
   friend constexpr bool operator==(Action a, Action b) {
     return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
@@ -67,23 +73,41 @@ constexpr Action make_action(Stage stage, Kind kind, Microbatch microbatch = 0) 
           .microbatch = static_cast<std::uint32_t>(microbatch)};
 }
 
+/// The stage that a message goes to or comes from.
+constexpr Stage peer_stage(Action message) {
+  const Stage distance = message.link + 1;
+  const bool is_later = message.kind == Kind::SendF || message.kind == Kind::RecvB;
+  return is_later ? message.stage + distance : message.stage - distance;
+}
+
+/// REQUIRES: as for `make_action`; `kind` is a message, and `peer` lies in its direction, at most
+/// kMaxSkipDistance away.
+constexpr Action make_message(Stage stage, Kind kind, Microbatch microbatch, Stage peer) {
+  const Stage distance = kind == Kind::SendF || kind == Kind::RecvB ? peer - stage : stage - peer;
+  return {.kind = kind,
+          .link = static_cast<std::uint8_t>(distance - 1),
+          .stage = static_cast<std::uint16_t>(stage),
+          .microbatch = static_cast<std::uint32_t>(microbatch)};
+}
+
 /// The same action, as the first part of an OVERLAP_F_B.
 constexpr Action fused(Action action) {
-  action.fused_with_next = true;
+  action.link = Action::kFused;
   return action;
 }
 
 /// Number of actions in the cell that starts at `at`: 1, or the parts of an OVERLAP_F_B.
 inline std::size_t cell_size(std::span<const Action> actions, std::size_t at) {
   std::size_t end = at;
-  while (end + 1 < actions.size() && actions[end].fused_with_next) ++end;
+  while (end + 1 < actions.size() && actions[end].fused_with_next()) ++end;
   return end + 1 - at;
 }
 
 /// The cell that holds the action at `position`, counted from 0: the column of a CSV row.
 std::size_t step_of(std::span<const Action> actions, std::size_t position);
 
-/// One action as text, its fuse mark left aside: `2F0`, `1UNSHARD`; empty for a bubble.
+/// One action as text, its fuse mark left aside: `2F0`, `1UNSHARD`, `0SEND_F2`; a message over a skip
+/// names its peer stage, `0SEND_F2:3`; empty for a bubble.
 std::string to_text(Action action);
 
 /// A cell as text: `2F0`, `(0F3;7B1)OVERLAP_F_B`, or empty for a bubble.

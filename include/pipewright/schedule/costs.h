@@ -22,7 +22,7 @@ struct StageCosts {
   double activation = 1;
   /// The part of it that is held on after I, until W; all of it where not given.
   std::optional<double> held_for_w = {};
-  /// Size of the tensor to the next stage, and of its gradient on the way back.
+  /// Size of a message to the next stage or over a skip, and of its gradient on the way back.
   double message = 0;
 
   double full_backward() const { return b.value_or(i + w); }

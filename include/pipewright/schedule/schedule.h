@@ -17,6 +17,13 @@ Placement loop_placement(Rank ranks, int stages_per_rank);
 /// There and back again: 0 1 2 3 | 3 2 1 0 | …
 Placement v_placement(Rank ranks, int stages_per_rank);
 
+/// Stage `from` hands values to stage `to` directly, past the stages between.
+struct Skip {
+  Stage from;
+  Stage to;
+  friend auto operator<=>(const Skip&, const Skip&) = default;
+};
+
 /// An ordered list of actions for each rank, with the placement of the stages.
 ///
 /// A plain value that may hold anything, also nonsense: `validate` judges it.
@@ -26,6 +33,9 @@ struct Schedule {
   std::vector<std::vector<Action>> ranks;
   Placement placement;
   Microbatch microbatches = 0;
+  /// What the model has beyond the way from each stage to the next: ascending, each once, from + 1 < to.
+  /// Whoever knows the model sets them before lowering; a schedule as generated has none.
+  std::vector<Skip> skips = {};
 
   Rank rank_count() const { return static_cast<Rank>(ranks.size()); }
   Stage stage_count() const { return static_cast<Stage>(placement.size()); }
@@ -35,15 +45,16 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-/// The same ranks, placement and microbatches, with nothing to do yet.
+/// The same ranks, placement, microbatches and skips, with nothing to do yet.
 Schedule with_empty_lists(const Schedule& schedule);
 
 /// True if any action is not a compute action or a bubble: the compute_comms format.
 bool is_lowered(const Schedule& schedule);
 
-/// Fills `placement` and `microbatches` from what the lists contain: a stage
-/// belongs to the first rank that names it (rank −1 where none does), and the
-/// highest microbatch index is the last.
+/// Fills `placement`, `microbatches` and `skips` from what the lists contain: a
+/// stage belongs to the first rank that names it (rank −1 where none does), the
+/// highest microbatch index is the last, and there is a skip where a message
+/// takes one. Skips between stages of one rank have no messages and leave no trace.
 void infer_placement(Schedule& schedule);
 
 }  // namespace pipewright

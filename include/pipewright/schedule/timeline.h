@@ -24,6 +24,7 @@ struct Timeline {
   std::vector<std::vector<TimedAction>> ranks;
   Placement placement;
   Microbatch microbatches = 0;
+  std::vector<Skip> skips = {};
 };
 
 /// One rank's share of a timeline.

@@ -9,6 +9,7 @@
 
 #include "frontend/graph/number_operators.h"
 #include "frontend/graph/uses.h"
+#include "frontend/partition/aliases.h"
 #include "frontend/partition/cut_points.h"
 #include "pipewright/base/error.h"
 
@@ -42,13 +43,18 @@ class Partitioner {
     }
     find_stages();
     check_writes();
+    find_writers();
+    find_boundaries();
     for (const auto& [name, value] : graph.parameters) parameter_names_[value].push_back(name);
     for (const auto& [value, names] : parameter_names_) assign_names(value, names);
   }
 
   PartitionedGraph partition() {
     PartitionedGraph parts;
-    for (int stage = 0; stage < stage_count(); ++stage) parts.stages.push_back(make_stage(stage));
+    for (int stage = 0; stage < stage_count(); ++stage) {
+      parts.stages.push_back(make_stage(stage));
+      parts.routes.push_back(routes_to(stage));
+    }
     parts.tied = std::move(tied_);
     return parts;
   }
@@ -60,6 +66,9 @@ class Partitioner {
   }
   std::size_t end_node(int stage) const {
     return stage + 1 == stage_count() ? graph_.nodes.size() : cuts_[static_cast<std::size_t>(stage)];
+  }
+  int stage_of(std::size_t node) const {
+    return static_cast<int>(std::ranges::upper_bound(cuts_, node) - cuts_.begin());
   }
   template <typename Visit>
   void for_each_node(Visit visit) const {
@@ -89,7 +98,9 @@ class Partitioner {
     });
     for (const Graph::Port& port : graph_.outputs) {
       const auto* value = std::get_if<ValueId>(&port.is);
-      if (value && given_[index(*value)] >= 0) needed_[index(*value)] = stage_count() - 1;
+      if (!value || given_[index(*value)] < 0) continue;
+      needed_[index(*value)] = stage_count() - 1;
+      outputs_.insert(*value);
     }
   }
 
@@ -108,15 +119,57 @@ class Partitioner {
     }
   }
 
-  /// What goes from a stage to the next.
-  std::vector<ValueId> boundary_after(int stage) const {
-    std::vector<ValueId> values;
-    for (std::size_t value = 0; value < given_.size(); ++value) {
-      if (given_[value] >= 0 && given_[value] <= stage && needed_[value] > stage) {
-        values.push_back(static_cast<ValueId>(value));
+  void find_writers() {
+    const Aliases aliases(graph_);
+    for (const Aliases::Written& written : aliases.written()) {
+      for (const ValueId value : written.values) {
+        for (const std::size_t node : written.writers) writers_[value].insert(stage_of(node));
       }
     }
-    return values;
+  }
+
+  /// Whether a stage needs a value from an earlier one.
+  bool takes(int stage, ValueId value) const {
+    if (given_[index(value)] < 0 || given_[index(value)] >= stage) return false;
+    const auto users = users_.find(value);
+    return (users != users_.end() && users->second.contains(stage)) ||
+           (stage + 1 == stage_count() && outputs_.contains(value));
+  }
+
+  /// Whom a stage takes a value from: who gives it, or the last before the stage that has written to it.
+  int source(int stage, ValueId value) const {
+    int from = given_[index(value)];
+    if (const auto found = writers_.find(value); found != writers_.end()) {
+      for (const int writer : found->second) {
+        if (writer < stage && takes(writer, value)) from = std::max(from, writer);
+      }
+    }
+    return from;
+  }
+
+  /// What each stage takes from earlier ones and gives to later ones.
+  void find_boundaries() {
+    inputs_.resize(static_cast<std::size_t>(stage_count()));
+    given_on_.resize(inputs_.size());
+    for (ValueId value = 0; std::cmp_less(value, given_.size()); ++value) {
+      for (int stage = given_[index(value)] + 1; stage <= needed_[index(value)]; ++stage) {
+        if (!takes(stage, value)) continue;
+        inputs_[static_cast<std::size_t>(stage)].push_back(value);
+        std::vector<ValueId>& given = given_on_[static_cast<std::size_t>(source(stage, value))];
+        if (given.empty() || given.back() != value) given.push_back(value);
+      }
+    }
+  }
+
+  std::vector<Source> routes_to(int stage) const {
+    std::vector<Source> routes;
+    for (const ValueId value : inputs_[static_cast<std::size_t>(stage)]) {
+      const int from = source(stage, value);
+      const std::vector<ValueId>& given = given_on_[static_cast<std::size_t>(from)];
+      const auto output = std::ranges::lower_bound(given, value) - given.begin();
+      routes.push_back({.stage = from, .output = static_cast<std::size_t>(output)});
+    }
+    return routes;
   }
 
   /// Gives each stage that uses a parameter a name of its own for it, if there are several.
@@ -174,7 +227,7 @@ class Partitioner {
         part.inputs.push_back({port.name, value ? decltype(port.is)(add(*value)) : port.is});
       }
     } else {
-      for (const ValueId value : boundary_after(stage - 1)) add_input(value, part, add);
+      for (const ValueId value : inputs_[static_cast<std::size_t>(stage)]) add_input(value, part, add);
     }
     for (std::size_t at = first_node(stage); at < end_node(stage); ++at) {
       part.nodes.push_back(renamed(graph_.nodes[at], local, add));
@@ -185,7 +238,7 @@ class Partitioner {
         part.outputs.push_back({port.name, value ? decltype(port.is)(local.at(*value)) : port.is});
       }
     } else {
-      for (const ValueId value : boundary_after(stage)) {
+      for (const ValueId value : given_on_[static_cast<std::size_t>(stage)]) {
         part.outputs.push_back({graph_.values[index(value)], local.at(value)});
       }
     }
@@ -218,7 +271,7 @@ class Partitioner {
     }
   }
 
-  /// What comes from the stage before: a tensor, from which a number is taken where it was one.
+  /// What comes from an earlier stage: a tensor, from which a number is taken where it was one.
   template <typename Add>
   void add_input(ValueId value, Graph& part, Add add) {
     const std::string& name = graph_.values[index(value)];
@@ -259,6 +312,10 @@ class Partitioner {
   std::vector<int> given_;   // by value: the stage; −1 for state
   std::vector<int> needed_;  // likewise, the last
   std::map<ValueId, std::set<int>> users_;
+  std::map<ValueId, std::set<int>> writers_;    // the stages that write to a value or what shares its memory
+  std::set<ValueId> outputs_;                   // of the graph
+  std::vector<std::vector<ValueId>> inputs_;    // by stage: what it takes from earlier ones, ascending
+  std::vector<std::vector<ValueId>> given_on_;  // by stage: what later ones take from it, ascending
   std::set<ValueId> numbers_;
   std::map<ValueId, std::vector<std::string>> parameter_names_;
   std::map<std::pair<ValueId, int>, std::vector<std::string>> names_;  // by the stage, too

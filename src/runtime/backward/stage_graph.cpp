@@ -47,6 +47,7 @@ Values StageGraph::enter(Values inputs) {
 }
 
 void StageGraph::leave(const Values& outputs) {
+  output_count_ = outputs.size();
   for (std::size_t slot = 0; slot < outputs.size(); ++slot) {
     if (!outputs[slot].defined() || !outputs[slot].requires_grad()) continue;
     roots_.push_back(torch::autograd::impl::gradient_edge(outputs[slot]));

@@ -27,6 +27,8 @@ class StageGraph {
   void leave(const Values& outputs);
 
   bool empty() const { return roots_.empty(); }
+  /// All outputs, also those that are not differentiable.
+  std::size_t output_count() const { return output_count_; }
 
  private:
   friend class BackwardPass;
@@ -36,6 +38,7 @@ class StageGraph {
   std::size_t input_count_ = 0;           // all slots
   torch::autograd::edge_list roots_;      // of the differentiable outputs
   std::vector<std::size_t> root_slots_;   // slot of each root
+  std::size_t output_count_ = 0;          // all slots
 };
 
 }  // namespace pipewright

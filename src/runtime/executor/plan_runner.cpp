@@ -5,9 +5,9 @@
 
 namespace pipewright {
 
-PlanRunner::PlanRunner(Schedule plan, const Mesh& mesh, Transport& transport, ReplicaModels& models,
-                       DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
-                       FlightRecorder& recorder, Failure& failure)
+PlanRunner::PlanRunner(Schedule plan, const Routes& routes, const Mesh& mesh, Transport& transport,
+                       ReplicaModels& models, DataParallel& data_parallel, const Loss& loss,
+                       const Handlers& handlers, FlightRecorder& recorder, Failure& failure)
     : plan_(std::move(plan)),
       mesh_(mesh),
       transport_(transport),
@@ -16,7 +16,7 @@ PlanRunner::PlanRunner(Schedule plan, const Mesh& mesh, Transport& transport, Re
       recorder_(recorder),
       failure_(failure) {
   for (const Position position : mesh.local()) {
-    executors_.push_back(std::make_unique<RankExecutor>(plan_, position, transport,
+    executors_.push_back(std::make_unique<RankExecutor>(plan_, routes, position, transport,
                                                         models.at(position.replica), data_parallel, loss,
                                                         handlers, recorder.rank(position), failure));
   }
@@ -57,8 +57,8 @@ void PlanRunner::deliver() {
     if (const std::optional<Undelivered> lost = transport_.end_step()) {
       const ChannelId& channel = lost->channel;
       const Kind kind = channel.carries_gradients() ? Kind::SendB : Kind::SendF;
-      failure_.report({channel.replica, channel.from_rank}, make_action(channel.from, kind, lost->microbatch),
-                      lost->cause);
+      failure_.report({channel.replica, channel.from_rank},
+                      make_message(channel.from, kind, lost->microbatch, channel.to), lost->cause);
     }
   } catch (const Stopped&) {
     return;  // another process's failure, reported there
@@ -66,7 +66,8 @@ void PlanRunner::deliver() {
 }
 
 Timeline PlanRunner::take_timeline() {
-  Timeline timeline{.ranks = {}, .placement = plan_.placement, .microbatches = plan_.microbatches};
+  Timeline timeline{
+      .ranks = {}, .placement = plan_.placement, .microbatches = plan_.microbatches, .skips = plan_.skips};
   timeline.ranks.resize(plan_.ranks.size());
   for (const auto& executor : executors_) {
     const Position position = executor->position();

@@ -15,9 +15,9 @@ namespace pipewright {
 /// thread where there is only one.
 class PlanRunner {
  public:
-  /// All but the plan are kept by reference and outlive the runner.
-  PlanRunner(Schedule plan, const Mesh& mesh, Transport& transport, ReplicaModels& models,
-             DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
+  /// All but the plan and the routes are kept by reference and outlive the runner.
+  PlanRunner(Schedule plan, const Routes& routes, const Mesh& mesh, Transport& transport,
+             ReplicaModels& models, DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
              FlightRecorder& recorder, Failure& failure);
 
   const Schedule& plan() const { return plan_; }

@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
@@ -18,13 +19,66 @@ double milliseconds_since(Clock::time_point start, Clock::time_point time) {
   return std::chrono::duration<double, std::milli>(time - start).count();
 }
 
-/// What a stage hands on: detached from its graph, marked where a gradient has to come back.
-Values handed_on(const Values& outputs) {
-  Values handed(outputs.size());
-  for (std::size_t slot = 0; slot < outputs.size(); ++slot) {
-    if (!outputs[slot].defined()) continue;
-    handed[slot] = outputs[slot].detach();
-    if (outputs[slot].requires_grad()) handed[slot].set_requires_grad(true);
+/// What goes a way: some of the values, or all. Absent where there is no such value.
+Values values_for(const Way& way, const Values& values) {
+  if (way.all) return values;
+  Values picked(way.slots.size());
+  for (std::size_t at = 0; at < picked.size(); ++at) {
+    if (way.slots[at] < values.size()) picked[at] = values[way.slots[at]];
+  }
+  return picked;
+}
+
+/// Every output that a later stage takes is there.
+void check_taken_outputs(Stage stage, const StageWays& ways, const Values& outputs) {
+  for (const Way& way : ways.later) {
+    for (const std::size_t slot : way.slots) {
+      if (slot < outputs.size()) continue;
+      throw BoundaryError("stage " + std::to_string(stage) + ", outputs: stage " + std::to_string(way.peer) +
+                          " takes slot " + std::to_string(slot) + ", and there are " +
+                          std::to_string(outputs.size()) + " values");
+    }
+  }
+}
+
+/// Sees to it that a stage does not change values that later ones take, too: in this process they would get
+/// what it has made of them, from another process what they were.
+class SharedInputs {
+ public:
+  SharedInputs(Stage stage, const std::vector<std::size_t>& slots, const Values& inputs) : stage_(stage) {
+    for (const std::size_t slot : slots) {
+      if (!inputs[slot].defined() || inputs[slot].is_inference()) continue;
+      kept_.push_back({slot, inputs[slot], inputs[slot]._version()});
+    }
+  }
+
+  void check_unchanged() const {
+    for (const auto& [slot, value, version] : kept_) {
+      if (value._version() == version) continue;
+      throw BoundaryError("stage " + std::to_string(stage_) + ", input slot " + std::to_string(slot) +
+                          ": it was changed in place, but is taken again; change a clone of it");
+    }
+  }
+
+ private:
+  struct Kept {
+    std::size_t slot;
+    at::Tensor value;
+    std::int64_t version;
+  };
+  Stage stage_;
+  std::vector<Kept> kept_;
+};
+
+/// What a stage hands on: to train, detached from its graph and marked where a gradient has to come back.
+Values handed_on(const Way& way, const Values& outputs, bool train) {
+  Values handed = values_for(way, outputs);
+  if (!train) return handed;
+  for (at::Tensor& value : handed) {
+    if (!value.defined()) continue;
+    const bool differentiable = value.requires_grad();
+    value = value.detach();
+    if (differentiable) value.set_requires_grad(true);
   }
   return handed;
 }
@@ -59,7 +113,7 @@ class RankExecutor::Recorded {
   Recorded& operator=(const Recorded&) = delete;
 
   /// Something that it waits for begins, and has come. Where it does not come, the wait stays one.
-  void needs(Need need) { executor_.recorder_.needs(executor_.running_[at_], need); }
+  void needs(Need need, Stage from = -1) { executor_.recorder_.needs(executor_.running_[at_], need, from); }
   void has_it() {
     const Clock::time_point now = Clock::now();
     executor_.recorder_.ready(executor_.running_[at_], now);
@@ -76,9 +130,10 @@ class RankExecutor::Recorded {
   const bool outermost_;
 };
 
-RankExecutor::RankExecutor(const Schedule& plan, Position position, Transport& transport, StageModels& models,
-                           DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
-                           RankRecorder& recorder, Failure& failure)
+RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position position,
+                           Transport& transport, StageModels& models, DataParallel& data_parallel,
+                           const Loss& loss, const Handlers& handlers, RankRecorder& recorder,
+                           Failure& failure)
     : plan_(plan),
       position_(position),
       rank_(position.rank),
@@ -86,16 +141,19 @@ RankExecutor::RankExecutor(const Schedule& plan, Position position, Transport& t
       handlers_(handlers),
       recorder_(recorder),
       failure_(failure),
-      program_(compile(plan, position, transport)),
+      program_(compile(plan, routes, position, transport)),
       running_(program_.instructions.size(), kNotRunning) {
-  for (const Stage stage : program_.stages) {
+  for (std::size_t at = 0; at < program_.stages.size(); ++at) {
+    const Stage stage = program_.stages[at];
+    const StageWays& ways = program_.ways[at];
     locals_.push_back({.stage = stage,
+                       .ways = ways,
                        .model = models.at(stage),
                        .replicas = data_parallel.stage(stage),
                        .member = data_parallel.member(position),
                        .inputs = BoundaryCheck(stage, "input"),
                        .outputs = BoundaryCheck(stage, "output"),
-                       .held = std::vector<Held>(static_cast<std::size_t>(plan.microbatches)),
+                       .held = std::vector<Held>(static_cast<std::size_t>(plan.microbatches), Held(ways)),
                        .unsplit = {}});
   }
 }
@@ -124,7 +182,7 @@ void RankExecutor::run(Step& step) {
 
 void RankExecutor::clear() {
   for (LocalStage& local : locals_) {
-    for (Held& held : local.held) held = Held();
+    for (Held& held : local.held) held = Held(local.ways);
   }
 }
 
@@ -187,7 +245,7 @@ void RankExecutor::run_handler(const Handler& handler, std::size_t at, std::size
            .microbatches = step_->microbatches,
            .losses = step_->losses,
            .stage = [this](Stage stage) -> StageModel& {
-             LocalStage* local = neighbour(stage);
+             LocalStage* local = local_stage(stage);
              if (!local) {
                throw ArgumentError("stage " + std::to_string(stage) + " is not on rank " +
                                    std::to_string(rank_));
@@ -227,9 +285,9 @@ void RankExecutor::run_action(std::size_t at) {
     case Kind::W: weight(instruction, recorded); break;
     case Kind::SendF:
     case Kind::SendB: {
-      Values Held::* const outgoing = action.kind == Kind::SendF ? &Held::to_next : &Held::to_previous;
-      instruction.channel->send(microbatch, std::exchange(held(instruction).*outgoing, {}),
-                                instruction.taken_before);
+      Held& held = this->held(instruction);
+      Values& values = (action.kind == Kind::SendF ? held.to_later : held.to_earlier)[instruction.way];
+      instruction.channel->send(microbatch, std::exchange(values, {}), instruction.taken_before);
       break;
     }
     case Kind::RecvF:
@@ -245,16 +303,83 @@ void RankExecutor::run_action(std::size_t at) {
   }
 }
 
-Values RankExecutor::take(const Instruction& instruction, Values Held::* handed_over, Recorded& recorded) {
-  if (!instruction.channel) return std::exchange(held(instruction).*handed_over, {});
-  recorded.needs(Need::Message);
-  Message message = instruction.channel->take(static_cast<Microbatch>(instruction.action.microbatch));
+Values RankExecutor::take(const Instruction& instruction, const Way& way, Values& handed_over,
+                          Recorded& recorded) {
+  if (!way.incoming) return std::exchange(handed_over, {});
+  const Stage distance = std::abs(way.peer - Stage{instruction.action.stage});
+  recorded.needs(Need::Message, distance > 1 ? way.peer : -1);
+  Message message = way.incoming->take(static_cast<Microbatch>(instruction.action.microbatch));
   recorded.has_it();
   if (step_->trace) {
-    TimedAction& receive = trace_[static_cast<std::size_t>(instruction.receive)];
+    TimedAction& receive = trace_[way.receives[instruction.action.microbatch]];
     receive.end = std::max(receive.start, milliseconds_since(step_->start, message.arrived));
   }
   return std::move(message.values);
+}
+
+Values RankExecutor::take_inputs(const Instruction& instruction, Recorded& recorded) {
+  const StageWays& ways = locals_[instruction.local_stage].ways;
+  Held& held = this->held(instruction);
+  if (ways.earlier.front().all) {
+    return take(instruction, ways.earlier.front(), held.inputs.front(), recorded);
+  }
+  Values inputs(ways.inputs);
+  for (std::size_t at = 0; at < ways.earlier.size(); ++at) {
+    const Way& way = ways.earlier[at];
+    Values values = take(instruction, way, held.inputs[at], recorded);
+    // Nothing at all where a handler stands in for what would have computed it.
+    for (std::size_t each = 0; each < values.size(); ++each) {
+      inputs[way.slots.at(each)] = std::move(values[each]);
+    }
+  }
+  return inputs;
+}
+
+Values RankExecutor::take_output_grads(const Instruction& instruction, Recorded& recorded) {
+  const StageWays& ways = locals_[instruction.local_stage].ways;
+  Held& held = this->held(instruction);
+  if (ways.later.front().all) {
+    return take(instruction, ways.later.front(), held.output_grads.front(), recorded);
+  }
+  const at::AutoGradMode no_grad(false);
+  Values sums(held.graph.output_count());
+  for (std::size_t at = ways.later.size(); at-- > 0;) {
+    const Way& way = ways.later[at];
+    Values grads = take(instruction, way, held.output_grads[at], recorded);
+    if (held.graph.empty()) continue;
+    for (std::size_t each = 0; each < grads.size(); ++each) {
+      if (!grads[each].defined()) continue;
+      at::Tensor& sum = sums.at(way.slots.at(each));
+      // A sparse one comes second: only so can it be added to one that is not.
+      sum = !sum.defined() ? std::move(grads[each]) : sum.is_sparse() ? grads[each] + sum : sum + grads[each];
+    }
+  }
+  return sums;
+}
+
+void RankExecutor::give_outputs(LocalStage& local, std::size_t microbatch, const Values& outputs) {
+  check_taken_outputs(local.stage, local.ways, outputs);
+  for (std::size_t at = 0; at < local.ways.later.size(); ++at) {
+    const Way& way = local.ways.later[at];
+    Values values = handed_on(way, outputs, step_->train);
+    if (LocalStage* later = local_stage(way.peer)) {
+      later->held[microbatch].inputs[way.mirror] = std::move(values);
+    } else {
+      local.held[microbatch].to_later[at] = std::move(values);
+    }
+  }
+}
+
+void RankExecutor::give_input_grads(LocalStage& local, std::size_t microbatch, Values grads) {
+  for (std::size_t at = 0; at < local.ways.earlier.size(); ++at) {
+    const Way& way = local.ways.earlier[at];
+    Values values = way.all ? std::move(grads) : values_for(way, grads);
+    if (LocalStage* earlier = local_stage(way.peer)) {
+      earlier->held[microbatch].output_grads[way.mirror] = std::move(values);
+    } else {
+      local.held[microbatch].to_earlier[at] = std::move(values);
+    }
+  }
 }
 
 void RankExecutor::wait_for_parameters(const LocalStage& local, Recorded& recorded) {
@@ -270,7 +395,7 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
   const MicrobatchValues& brought = step_->microbatches[instruction.action.microbatch];
   Held& held = this->held(instruction);
   const bool first = local.stage == 0;
-  Values inputs = first ? brought.inputs : take(instruction, &Held::inputs, recorded);
+  Values inputs = first ? brought.inputs : take_inputs(instruction, recorded);
 
   wait_for_parameters(local, recorded);
   if (step_->train) activation_held(+1);
@@ -280,8 +405,10 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
   if (const auto own = brought.stage_inputs.find(local.stage); own != brought.stage_inputs.end()) {
     inputs.insert(inputs.end(), own->second.begin(), own->second.end());
   }
+  const SharedInputs shared(local.stage, local.ways.shared_inputs, inputs);
   Values outputs = local.model.forward(inputs);
   inputs.clear();
+  shared.check_unchanged();
   local.outputs.check(outputs, local.model.outputs);
   if (step_->train && local.model.dw_builder) {
     held.dw = local.model.dw_builder();
@@ -292,15 +419,8 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
     last_forward(local, microbatch, held, std::move(outputs));
     return;
   }
-  if (step_->train) {
-    held.graph.leave(outputs);
-    outputs = handed_on(outputs);
-  }
-  if (LocalStage* next = neighbour(local.stage + 1)) {
-    next->held[instruction.action.microbatch].inputs = std::move(outputs);
-  } else {
-    held.to_next = std::move(outputs);
-  }
+  if (step_->train) held.graph.leave(outputs);
+  give_outputs(local, instruction.action.microbatch, outputs);
 }
 
 void RankExecutor::last_forward(LocalStage& local, Microbatch microbatch, Held& held, Values outputs) {
@@ -345,7 +465,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
   const bool full = instruction.action.kind == Kind::B;
   const Values output_grads = local.stage == plan_.last_stage()
                                   ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
-                                  : take(instruction, &Held::output_grads, recorded);
+                                  : take_output_grads(instruction, recorded);
 
   wait_for_parameters(local, recorded);
   const StageGraph graph = std::exchange(held.graph, {});
@@ -364,12 +484,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
     activation_held(-1);
   }
 
-  if (local.stage == 0) return;
-  if (LocalStage* previous = neighbour(local.stage - 1)) {
-    previous->held[instruction.action.microbatch].output_grads = std::move(input_grads);
-  } else {
-    held.to_previous = std::move(input_grads);
-  }
+  give_input_grads(local, instruction.action.microbatch, std::move(input_grads));
 }
 
 void RankExecutor::weight(const Instruction& instruction, Recorded& recorded) {
@@ -411,7 +526,7 @@ std::map<Stage, std::string> RankExecutor::unsplit_stages() const {
   return unsplit;
 }
 
-RankExecutor::LocalStage* RankExecutor::neighbour(Stage stage) {
+RankExecutor::LocalStage* RankExecutor::local_stage(Stage stage) {
   const std::int32_t local =
       stage < 0 || stage >= plan_.stage_count() ? -1 : program_.local_index[static_cast<std::size_t>(stage)];
   return local < 0 ? nullptr : &locals_[static_cast<std::size_t>(local)];

@@ -28,9 +28,9 @@ namespace pipewright {
 /// different microbatches.
 class RankExecutor {
  public:
-  /// All are kept by reference and outlive the executor. `models`: of this replica.
-  RankExecutor(const Schedule& plan, Position position, Transport& transport, StageModels& models,
-               DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
+  /// All are kept by reference and outlive the executor, but for the routes. `models`: of this replica.
+  RankExecutor(const Schedule& plan, const Routes& routes, Position position, Transport& transport,
+               StageModels& models, DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
                RankRecorder& recorder, Failure& failure);
 
   /// Runs the whole program; what goes wrong is reported to the Failure, not thrown.
@@ -51,16 +51,23 @@ class RankExecutor {
  private:
   /// What one microbatch holds on one stage between actions.
   struct Held {
-    Values inputs;        // handed over by a stage of this rank, until F
-    Values output_grads;  // likewise, until the backward
-    StageGraph graph;     // F to B or I
-    WeightWork weight;    // I to W
-    WeightGradient dw;    // F to W, where the model computes its own
-    Values to_next;       // F to SEND_F
-    Values to_previous;   // backward to SEND_B
+    explicit Held(const StageWays& ways)
+        : inputs(ways.earlier.size()),
+          output_grads(ways.later.size()),
+          to_later(ways.later.size()),
+          to_earlier(ways.earlier.size()) {}
+
+    std::vector<Values> inputs;        // by way: handed over by a stage of this rank, until F
+    std::vector<Values> output_grads;  // likewise, until the backward
+    StageGraph graph;                  // F to B or I
+    WeightWork weight;                 // I to W
+    WeightGradient dw;                 // F to W, where the model computes its own
+    std::vector<Values> to_later;      // by way: F to SEND_F
+    std::vector<Values> to_earlier;    // by way: backward to SEND_B
   };
   struct LocalStage {
     Stage stage;
+    const StageWays& ways;
     StageModel& model;
     StageReplicas* replicas;  // null without data parallelism
     std::size_t member;       // this one's place among the local replicas
@@ -86,9 +93,15 @@ class RankExecutor {
   void weight(const Instruction& instruction, Recorded& recorded);
   void run_own_weight_gradient(LocalStage& local, Held& held);
 
-  Values take(const Instruction& instruction, Values Held::* handed_over, Recorded& recorded);
+  Values take_inputs(const Instruction& instruction, Recorded& recorded);
+  Values take_output_grads(const Instruction& instruction, Recorded& recorded);
+  /// What a way brings; `handed_over` where the peer is on this rank.
+  Values take(const Instruction& instruction, const Way& way, Values& handed_over, Recorded& recorded);
+  void give_outputs(LocalStage& local, std::size_t microbatch, const Values& outputs);
+  void give_input_grads(LocalStage& local, std::size_t microbatch, Values grads);
   Values loss_gradient(Microbatch microbatch);
-  LocalStage* neighbour(Stage stage);
+  /// Null where it is not of this rank.
+  LocalStage* local_stage(Stage stage);
   Held& held(const Instruction& instruction) {
     return locals_[instruction.local_stage].held[instruction.action.microbatch];
   }

@@ -18,6 +18,7 @@ RankRecord RankRecorder::read() const {
     const RecordedAction action{.action = std::bit_cast<Action>(entry.action.load(std::memory_order_relaxed)),
                                 .step = entry.step.load(std::memory_order_relaxed),
                                 .need = entry.need.load(std::memory_order_relaxed),
+                                .from = entry.from.load(std::memory_order_relaxed),
                                 .start = wall(entry.start.load(std::memory_order_relaxed)),
                                 .ready = wall(entry.ready.load(std::memory_order_relaxed)),
                                 .end = wall(entry.end.load(std::memory_order_relaxed))};

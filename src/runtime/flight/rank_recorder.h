@@ -28,14 +28,17 @@ class RankRecorder {
     entry.action.store(std::bit_cast<std::uint64_t>(action), std::memory_order_relaxed);
     entry.step.store(step, std::memory_order_relaxed);
     entry.need.store(Need::Nothing, std::memory_order_relaxed);
+    entry.from.store(-1, std::memory_order_relaxed);
     entry.start.store(now, std::memory_order_relaxed);
     entry.ready.store({}, std::memory_order_relaxed);
     entry.end.store({}, std::memory_order_relaxed);
     entry.ticket.store(ticket, std::memory_order_release);
     return ticket;
   }
-  void needs(Ticket ticket, Need need) noexcept {
+  /// `from`: the stage that a message comes from over a skip.
+  void needs(Ticket ticket, Need need, Stage from = -1) noexcept {
     at(ticket).ready.store({}, std::memory_order_relaxed);
+    at(ticket).from.store(from, std::memory_order_relaxed);
     at(ticket).need.store(need, std::memory_order_relaxed);
   }
   void ready(Ticket ticket, Clock::time_point now) noexcept {
@@ -57,6 +60,7 @@ class RankRecorder {
     std::atomic<std::uint64_t> action;
     std::atomic<std::int64_t> step;
     std::atomic<Need> need;
+    std::atomic<Stage> from;
     std::atomic<Clock::time_point> start;
     std::atomic<Clock::time_point> ready;
     std::atomic<Clock::time_point> end;

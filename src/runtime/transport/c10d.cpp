@@ -368,10 +368,11 @@ class Receiver final : public Channel {
 
 class C10dTransport final : public Transport {
  public:
-  C10dTransport(World& world, const Mesh& mesh, Stage stages, std::chrono::milliseconds timeout)
+  C10dTransport(World& world, const Mesh& mesh, const Schedule& plan, std::chrono::milliseconds timeout)
       : mesh_(mesh),
-        stages_(stages),
-        first_tag_(world.impl().reserve_tags(4 * stages * mesh.replicas())),
+        stages_(plan.stage_count()),
+        skips_(plan.skips),
+        first_tag_(world.impl().reserve_tags(4 * edges() * mesh.replicas())),
         connection_(world.impl(), timeout),
         inproc_(make_inproc_transport(timeout)) {}
 
@@ -380,7 +381,7 @@ class C10dTransport final : public Transport {
     const int to = mesh_.process_of({id.replica, id.to_rank});
     if (from == to) return inproc_->connect(id);
     // Two tags for each direction: messages, and what had no room in them.
-    const int tag = first_tag_ + 4 * (id.replica * stages_ + id.from) + (id.carries_gradients() ? 2 : 0);
+    const int tag = first_tag_ + 4 * (id.replica * edges() + edge_of(id)) + (id.carries_gradients() ? 2 : 0);
     if (from == mesh_.own_process()) {
       sends_to_.insert(to);
       std::shared_ptr<Sender>& sender = senders_[tag];
@@ -418,6 +419,14 @@ class C10dTransport final : public Transport {
   }
 
  private:
+  /// Those to the next stage, and skips.
+  int edges() const { return stages_ + static_cast<int>(skips_.size()); }
+  int edge_of(const ChannelId& id) const {
+    const Skip edge{.from = std::min(id.from, id.to), .to = std::max(id.from, id.to)};
+    if (edge.from + 1 == edge.to) return edge.from;
+    return stages_ + static_cast<int>(std::ranges::lower_bound(skips_, edge) - skips_.begin());
+  }
+
   /// And this process itself.
   std::vector<int> receivers_of_messages() const {
     std::vector<int> processes(sends_to_.begin(), sends_to_.end());
@@ -427,6 +436,7 @@ class C10dTransport final : public Transport {
 
   const Mesh& mesh_;
   const Stage stages_;
+  const std::vector<Skip> skips_;
   const int first_tag_;
   Connection connection_;
   std::unique_ptr<Transport> inproc_;
@@ -437,9 +447,9 @@ class C10dTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_c10d_transport(World& world, const Mesh& mesh, Stage stages,
+std::unique_ptr<Transport> make_c10d_transport(World& world, const Mesh& mesh, const Schedule& plan,
                                                std::chrono::milliseconds timeout) {
-  return std::make_unique<C10dTransport>(world, mesh, stages, timeout);
+  return std::make_unique<C10dTransport>(world, mesh, plan, timeout);
 }
 
 }  // namespace pipewright

@@ -11,7 +11,7 @@ namespace pipewright {
 /// Channels between the processes of a world, and mailboxes between ranks of this one.
 /// `mesh` outlives the transport.
 /// An abort is final: what was under way between processes cannot be sorted out again.
-std::unique_ptr<Transport> make_c10d_transport(World& world, const Mesh& mesh, Stage stages,
+std::unique_ptr<Transport> make_c10d_transport(World& world, const Mesh& mesh, const Schedule& plan,
                                                std::chrono::milliseconds timeout);
 
 }  // namespace pipewright

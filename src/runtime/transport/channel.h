@@ -12,7 +12,7 @@
 
 namespace pipewright {
 
-/// A directed link from one stage to its neighbour on another rank of the same replica:
+/// A directed link from one stage to another on another rank of the same replica:
 /// activations forwards, gradients backwards.
 struct ChannelId {
   Stage from;

@@ -21,7 +21,7 @@ std::uint64_t fingerprint(std::span<const Action> actions) {
     mix(action.stage);
     mix(static_cast<std::uint64_t>(action.kind));
     mix(action.microbatch);
-    mix(action.fused_with_next ? 1 : 0);
+    mix(action.link);
   }
   return hash;
 }
@@ -45,6 +45,16 @@ std::string parameters_text(const StageModel& model) {
   return text;
 }
 
+json routes_json(const Routes& routes) {
+  json stages = json::array();
+  for (const std::vector<Source>& inputs : routes) {
+    json sources = json::array();
+    for (const Source& source : inputs) sources.push_back({source.stage, source.output});
+    stages.push_back(std::move(sources));
+  }
+  return stages;
+}
+
 /// What a process has been given. What must be the same everywhere comes by a name that people understand.
 json description(const Schedule& plan, const Mesh& mesh, const PipelineOptions& options,
                  const ReplicaModels& models) {
@@ -53,6 +63,7 @@ json description(const Schedule& plan, const Mesh& mesh, const PipelineOptions& 
                {"number of stages", plan.stage_count()},
                {"number of ranks", plan.rank_count()},
                {"placement of stages on ranks", plan.placement},
+               {"routes between stages", routes_json(options.routes)},
                {"number of replicas", mesh.replicas()},
                {"sharding of parameters", options.sharded},
                {"dtype of reductions",
@@ -103,17 +114,52 @@ bool fits(const json& output, const json& input) {
   return true;
 }
 
+std::string between_text(Stage from, Stage to) {
+  return "stage " + std::to_string(from) + " and stage " + std::to_string(to) + " do not fit together: ";
+}
+
+/// What is wrong between an output and the input that it goes to.
+std::string slot_difference(Stage from, std::size_t output, const json& is, Stage to, std::size_t input,
+                            const json& expected) {
+  if (fits(is, expected)) return {};
+  return between_text(from, to) + "output " + std::to_string(output) + " is " +
+         is["text"].get<std::string>() + ", input " + std::to_string(input) + " is " +
+         expected["text"].get<std::string>();
+}
+
 /// What is wrong between a stage and the next, where both say what they expect.
-std::string boundary_difference(int stage, const json& output, const json& input) {
-  const std::string between =
-      "stage " + std::to_string(stage) + " and stage " + std::to_string(stage + 1) + " do not fit together: ";
-  if (output.size() != input.size()) {
-    return between + std::to_string(output.size()) + " outputs, " + std::to_string(input.size()) + " inputs";
+std::string neighbour_difference(const std::map<int, json>& stages) {
+  for (const auto& [stage, boundaries] : stages) {
+    const auto next = stages.find(stage + 1);
+    if (next == stages.end() || boundaries["output"].is_null() || next->second["input"].is_null()) continue;
+    const json& output = boundaries["output"];
+    const json& input = next->second["input"];
+    if (output.size() != input.size()) {
+      return between_text(stage, stage + 1) + std::to_string(output.size()) + " outputs, " +
+             std::to_string(input.size()) + " inputs";
+    }
+    for (std::size_t slot = 0; slot < output.size(); ++slot) {
+      const std::string found = slot_difference(stage, slot, output[slot], stage + 1, slot, input[slot]);
+      if (!found.empty()) return found;
+    }
   }
-  for (std::size_t slot = 0; slot < output.size(); ++slot) {
-    if (fits(output[slot], input[slot])) continue;
-    return between + "output " + std::to_string(slot) + " is " + output[slot]["text"].get<std::string>() +
-           ", input " + std::to_string(slot) + " is " + input[slot]["text"].get<std::string>();
+  return {};
+}
+
+/// The same where the routes say what goes where.
+std::string route_difference(const std::map<int, json>& stages, const Routes& routes) {
+  for (const auto& [stage, boundaries] : stages) {
+    const json& inputs = boundaries["input"];
+    if (inputs.is_null()) continue;
+    const std::vector<Source>& sources = routes[static_cast<std::size_t>(stage)];
+    for (std::size_t at = 0; at < std::min(sources.size(), inputs.size()); ++at) {
+      const auto [from, slot] = sources[at];
+      const auto found = stages.find(from);
+      if (found == stages.end() || slot >= found->second["output"].size()) continue;
+      std::string difference =
+          slot_difference(from, slot, found->second["output"][slot], stage, at, inputs[at]);
+      if (!difference.empty()) return difference;
+    }
   }
   return {};
 }
@@ -147,12 +193,9 @@ void check_agreement(World& world, const Schedule& plan, const Mesh& mesh, const
                   "\n" + own.dump());
     }
   }
-  for (const auto& [stage, boundaries] : stages) {
-    const auto next = stages.find(stage + 1);
-    if (next == stages.end() || boundaries["output"].is_null() || next->second["input"].is_null()) continue;
-    const std::string difference = boundary_difference(stage, boundaries["output"], next->second["input"]);
-    if (!difference.empty()) throw Error(difference);
-  }
+  const std::string difference =
+      options.routes.empty() ? neighbour_difference(stages) : route_difference(stages, options.routes);
+  if (!difference.empty()) throw Error(difference);
 }
 
 std::string first_error(World& world, const std::string& own) {

@@ -47,7 +47,7 @@ std::optional<std::string> waiting_word(const std::map<int, ProcessRecord>& reco
     for (const RankRecord& rank : record.ranks) {
       for (const RecordedAction& each : rank.actions) {
         if (!each.waits() || each.need != Need::Message) continue;
-        const Stage from = each.action.stage + (each.action.kind == Kind::F ? -1 : 1);
+        const Stage from = each.source();
         const Rank peer = record.placement.at(static_cast<std::size_t>(from));
         const int peers_process =
             record.process_of.at(static_cast<std::size_t>(rank.replica)).at(static_cast<std::size_t>(peer));

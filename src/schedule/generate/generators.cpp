@@ -19,7 +19,7 @@ void keep_microbatches(Schedule& schedule, Microbatch microbatches) {
   };
   for (auto& actions : schedule.ranks) {
     for (std::size_t i = 0; i + 1 < actions.size(); ++i) {
-      if (is_dropped(actions[i]) || is_dropped(actions[i + 1])) actions[i].fused_with_next = false;
+      if (is_dropped(actions[i]) || is_dropped(actions[i + 1])) actions[i].link = 0;
     }
     std::erase_if(actions, is_dropped);
   }

@@ -49,6 +49,29 @@ Kind parse_kind(std::string_view text, std::string_view action) {
                    "REDUCE_GRAD or (part;part)OVERLAP_F_B");
 }
 
+/// `rest` is what follows the microbatch: a colon and the peer stage.
+Action parse_skip(std::string_view rest, std::string_view action, std::uint32_t stage, Kind kind,
+                  std::uint32_t microbatch) {
+  rest.remove_prefix(1);
+  const auto peer = static_cast<Stage>(take_number(rest, action, "peer stage", kMaxStages));
+  if (!rest.empty()) {
+    throw ParseError(quoted(action) + " goes on after the peer stage with " + quoted(rest));
+  }
+  const auto own = static_cast<Stage>(stage);
+  const bool is_later = kind == Kind::SendF || kind == Kind::RecvB;
+  const Stage distance = is_later ? peer - own : own - peer;
+  if (distance < 1) {
+    throw ParseError(quoted(action) + ": the peer stage of a " + std::string(to_text(kind)) + " comes " +
+                     (is_later ? "after" : "before") + " its own");
+  }
+  if (distance == 1) throw ParseError(quoted(action) + ": a neighbour stage is not written out");
+  if (distance > kMaxSkipDistance) {
+    throw ParseError(quoted(action) + ": the stages are more than " + std::to_string(kMaxSkipDistance) +
+                     " apart");
+  }
+  return make_message(own, kind, static_cast<Microbatch>(microbatch), peer);
+}
+
 Action parse_action(std::string_view action) {
   std::string_view rest = action;
   const auto stage = take_number(rest, action, "stage", kMaxStages);
@@ -58,6 +81,7 @@ Action parse_action(std::string_view action) {
   std::uint32_t microbatch = 0;
   if (has_microbatch(kind)) {
     microbatch = take_number(rest, action, "microbatch", kMaxMicrobatches);
+    if (is_message(kind) && rest.starts_with(':')) return parse_skip(rest, action, stage, kind, microbatch);
     if (!rest.empty()) {
       throw ParseError(quoted(action) + " goes on after the microbatch with " + quoted(rest));
     }
@@ -97,6 +121,10 @@ void append_action_text(Action action, std::string& out) {
   append_number(action.stage);
   out += to_text(action.kind);
   if (has_microbatch(action.kind)) append_number(action.microbatch);
+  if (action.skipped() == 0) return;
+  // Whatever it is: a schedule may hold a message to a stage before the first.
+  out += ':';
+  out += std::to_string(peer_stage(action));
 }
 
 }  // namespace
@@ -105,7 +133,7 @@ std::string_view to_text(Kind kind) { return kKindText[static_cast<std::size_t>(
 
 std::size_t step_of(std::span<const Action> actions, std::size_t position) {
   std::size_t step = 0;
-  for (std::size_t i = 0; i < position; ++i) step += actions[i].fused_with_next ? 0 : 1;
+  for (std::size_t i = 0; i < position; ++i) step += actions[i].fused_with_next() ? 0 : 1;
   return step;
 }
 

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "pipewright/schedule/schedule.h"
+#include "schedule/ir/edges.h"
 
 namespace pipewright {
 
 /// Which activations and gradients have reached the stage that needs them:
 ///   F(s) needs the activation of F(s−1), and B or I(s) the gradient of B or I(s+1),
-/// of the same microbatch. Each such datum has a number, and takes one byte.
+/// of the same microbatch; and so over every skip. Each such datum has a number,
+/// and takes one byte.
 ///
 /// REQUIRES: every stage has a rank, every index is within the schedule's counts.
 class Availability {
@@ -20,47 +22,55 @@ class Availability {
 
   explicit Availability(const Schedule& schedule)
       : placement_(schedule.placement),
-        last_stage_(schedule.last_stage()),
+        edges_(schedule),
         microbatches_(static_cast<std::size_t>(schedule.microbatches)),
-        is_there_(2 * schedule.placement.size() * microbatches_) {}
+        is_there_(2 * edges_.size() * microbatches_) {}
 
-  /// The datum that `action` needs from a neighbour stage, or kNothing.
-  std::size_t needed_by(Action action) const {
-    if (action.kind == Kind::F) return action.stage == 0 ? kNothing : activation(action.stage - 1, action);
-    if (!gives_input_grad(action.kind) || action.stage == last_stage_) return kNothing;
-    return gradient(action.stage + 1, action);
+  /// What `action` needs from another stage and has not got yet: the datum, and
+  /// the stage that it comes from. `datum` is kNothing if nothing is missing.
+  struct Missing {
+    std::size_t datum = kNothing;
+    Stage from = -1;
+  };
+  Missing missing(Action action) const {
+    Missing first;
+    const bool forward = action.kind == Kind::F;
+    if (!forward && !gives_input_grad(action.kind)) return first;
+    edges_.for_each(action.stage, forward ? Edges::To::Earlier : Edges::To::Later,
+                    [&](Stage from, std::size_t edge) {
+                      const std::size_t datum = number(edge, forward, action);
+                      if (first.datum == kNothing && !has(datum)) first = {.datum = datum, .from = from};
+                    });
+    return first;
+  }
+  bool is_ready(Action action) const { return missing(action).datum == kNothing; }
+
+  /// Calls `give(datum, to)` for everything that an F, B or I computes for another
+  /// stage `to`: the neighbour first.
+  template <class Give>
+  void for_each_given(Action action, Give&& give) const {
+    const bool forward = action.kind == Kind::F;
+    if (!forward && !gives_input_grad(action.kind)) return;
+    edges_.for_each(action.stage, forward ? Edges::To::Later : Edges::To::Earlier,
+                    [&](Stage to, std::size_t edge) { give(number(edge, forward, action), to); });
   }
 
-  /// The datum that an F, B or I computes, or a SEND carries, for a neighbour stage, or kNothing.
-  std::size_t given_by(Action action) const {
-    if (action.kind == Kind::F || action.kind == Kind::SendF) {
-      return action.stage == last_stage_ ? kNothing : activation(action.stage, action);
-    }
-    if (!gives_input_grad(action.kind) && action.kind != Kind::SendB) return kNothing;
-    return action.stage == 0 ? kNothing : gradient(action.stage, action);
+  /// The datum that a SEND carries. REQUIRES: there is an edge for it.
+  std::size_t carried_by(Action send) const {
+    return number(edges_.of(send), send.kind == Kind::SendF, send);
   }
 
-  /// The rank of the stage that uses what `action` gives. REQUIRES: it gives something.
-  Rank consumer(Action action) const {
-    const bool forward = action.kind == Kind::F || action.kind == Kind::SendF;
-    return placement_[static_cast<std::size_t>(forward ? action.stage + 1 : action.stage - 1)];
-  }
-
+  Rank rank_of(Stage stage) const { return placement_[static_cast<std::size_t>(stage)]; }
   bool has(std::size_t datum) const { return is_there_[datum] != 0; }
   void mark(std::size_t datum) { is_there_[datum] = 1; }
-  bool is_ready(Action action) const {
-    const std::size_t datum = needed_by(action);
-    return datum == kNothing || has(datum);
-  }
 
  private:
-  std::size_t activation(int stage, Action action) const {
-    return 2 * (static_cast<std::size_t>(stage) * microbatches_ + action.microbatch);
+  std::size_t number(std::size_t edge, bool forward, Action action) const {
+    return 2 * (edge * microbatches_ + action.microbatch) + (forward ? 0 : 1);
   }
-  std::size_t gradient(int stage, Action action) const { return activation(stage, action) + 1; }
 
   const Placement& placement_;
-  Stage last_stage_;
+  Edges edges_;
   std::size_t microbatches_;
   std::vector<std::uint8_t> is_there_;
 };

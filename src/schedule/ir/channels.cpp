@@ -5,18 +5,22 @@
 
 namespace pipewright {
 
-Channels::Channels(const Placement& placement) : forward_(placement.size()), backward_(placement.size()) {
+Channels::Channels(const Schedule& schedule) : edges_(schedule), channels_(2 * edges_.size()) {
   std::map<std::pair<Rank, Rank>, std::size_t> numbers;
-  const auto number = [&](std::size_t from_stage, std::size_t to_stage) {
-    const Ends ends{.from = placement[from_stage], .to = placement[to_stage]};
+  const auto number = [&](const Ends& ends) {
     const auto [entry, is_new] = numbers.try_emplace({ends.from, ends.to}, ends_.size());
     if (is_new) ends_.push_back(ends);
     return entry->second;
   };
-  for (std::size_t stage = 0; stage + 1 < placement.size(); ++stage) {
-    if (placement[stage] == placement[stage + 1]) continue;  // handed over without a message
-    forward_[stage] = number(stage, stage + 1);
-    backward_[stage + 1] = number(stage + 1, stage);
+  const auto connect = [&](Stage from, Stage to, std::size_t edge) {
+    const Rank sender = schedule.placement[static_cast<std::size_t>(from)];
+    const Rank receiver = schedule.placement[static_cast<std::size_t>(to)];
+    if (sender == receiver) return;  // handed over without a message
+    channels_[2 * edge] = number({.from = sender, .to = receiver});
+    channels_[2 * edge + 1] = number({.from = receiver, .to = sender});
+  };
+  for (Stage stage = 0; stage < schedule.stage_count(); ++stage) {
+    edges_.for_each(stage, Edges::To::Later, [&](Stage to, std::size_t edge) { connect(stage, to, edge); });
   }
 }
 

@@ -4,14 +4,9 @@
 #include <vector>
 
 #include "pipewright/schedule/schedule.h"
+#include "schedule/ir/edges.h"
 
 namespace pipewright {
-
-/// The stage that a message goes to or comes from.
-constexpr Stage peer_stage(Action message) {
-  const bool to_next = message.kind == Kind::SendF || message.kind == Kind::RecvB;
-  return to_next ? message.stage + 1 : message.stage - 1;
-}
 
 /// The action at the other end: the receive of a send, the send of a receive.
 constexpr Action counterpart(Action message) {
@@ -23,14 +18,17 @@ constexpr Action counterpart(Action message) {
       default: return Kind::SendB;
     }
   };
-  return make_action(peer_stage(message), flipped(message.kind), static_cast<Microbatch>(message.microbatch));
+  return {.kind = flipped(message.kind),
+          .link = message.link,
+          .stage = static_cast<std::uint16_t>(peer_stage(message)),
+          .microbatch = message.microbatch};
 }
 
 /// One channel for each ordered pair of ranks that exchange messages, numbered
 /// from 0. Everything that one rank sends to another, activations and gradients
 /// of all stages, goes through that one channel in order.
 ///
-/// REQUIRES: every stage has a rank.
+/// REQUIRES: every stage has a rank; what Edges asks for.
 class Channels {
  public:
   struct Ends {
@@ -38,7 +36,7 @@ class Channels {
     Rank to;
   };
 
-  explicit Channels(const Placement& placement);
+  explicit Channels(const Schedule& schedule);
 
   std::size_t size() const { return ends_.size(); }
   const Ends& ends(std::size_t channel) const { return ends_[channel]; }
@@ -46,17 +44,16 @@ class Channels {
   /// The channel from one rank to another; size() if they exchange nothing.
   std::size_t between(Rank from, Rank to) const;
 
-  /// The channel of a SEND or RECV between neighbouring stages on different ranks.
+  /// The channel of a SEND or RECV. REQUIRES: its stages are on different ranks, and neighbours or
+  /// joined by a skip.
   std::size_t of(Action message) const {
     const bool forward = message.kind == Kind::SendF || message.kind == Kind::RecvF;
-    const std::size_t sender =
-        is_send(message.kind) ? std::size_t{message.stage} : static_cast<std::size_t>(peer_stage(message));
-    return forward ? forward_[sender] : backward_[sender];
+    return channels_[2 * edges_.of(message) + (forward ? 0 : 1)];
   }
 
  private:
-  std::vector<std::size_t> forward_;   // by sending stage
-  std::vector<std::size_t> backward_;  // by sending stage
+  Edges edges_;
+  std::vector<std::size_t> channels_;  // by edge, forward and backward
   std::vector<Ends> ends_;
 };
 

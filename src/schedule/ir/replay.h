@@ -54,7 +54,7 @@ class Replay {
     const std::span<const Action> actions = schedule_.ranks[index(rank)];
     std::size_t at = position_[index(rank)];
     for (std::size_t size = 0; at < actions.size(); at += size) {
-      size = actions[at].fused_with_next ? cell_size(actions, at) : 1;
+      size = actions[at].fused_with_next() ? cell_size(actions, at) : 1;
       if (!can_run(rank, actions.subspan(at, size))) break;
       visit(rank, at, actions.subspan(at, size));
       for (std::size_t part = at; part < at + size; ++part) deliver(rank, actions[part]);
@@ -65,8 +65,8 @@ class Replay {
   bool can_run(Rank rank, std::span<const Action> cell) {
     for (const Action action : cell) {
       if (dependencies_ == Dependencies::ForwardsOnly && action.kind != Kind::F) continue;
-      const std::size_t datum = data_.needed_by(action);
-      if (datum == Availability::kNothing || data_.has(datum)) continue;
+      const std::size_t datum = data_.missing(action).datum;
+      if (datum == Availability::kNothing) continue;
       awaited_[index(rank)] = datum;
       return false;
     }
@@ -74,10 +74,13 @@ class Replay {
   }
 
   void deliver(Rank rank, Action action) {
-    const std::size_t datum = data_.given_by(action);
-    if (datum == Availability::kNothing) return;
-    const Rank to = data_.consumer(action);
-    if (lowered_ && to != rank && is_compute(action.kind)) return;
+    if (is_send(action.kind)) return arrive(data_.carried_by(action), data_.rank_of(peer_stage(action)));
+    data_.for_each_given(action, [&](std::size_t datum, Stage to) {
+      if (!lowered_ || data_.rank_of(to) == rank) arrive(datum, data_.rank_of(to));
+    });
+  }
+
+  void arrive(std::size_t datum, Rank to) {
     data_.mark(datum);
     if (awaited_[index(to)] != datum) return;
     awaited_[index(to)] = Availability::kNothing;

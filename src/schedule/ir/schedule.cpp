@@ -1,6 +1,7 @@
 #include "pipewright/schedule/schedule.h"
 
 #include <algorithm>
+#include <set>
 
 namespace pipewright {
 namespace {
@@ -37,6 +38,7 @@ Schedule with_empty_lists(const Schedule& schedule) {
   result.ranks.resize(schedule.ranks.size());
   result.placement = schedule.placement;
   result.microbatches = schedule.microbatches;
+  result.skips = schedule.skips;
   return result;
 }
 
@@ -49,6 +51,7 @@ bool is_lowered(const Schedule& schedule) {
 void infer_placement(Schedule& schedule) {
   schedule.placement.clear();
   schedule.microbatches = 0;
+  std::set<Skip> skips;
   for (Rank rank = 0; rank < schedule.rank_count(); ++rank) {
     for (const Action action : schedule.ranks[static_cast<std::size_t>(rank)]) {
       if (action.kind == Kind::Bubble) continue;
@@ -56,8 +59,12 @@ void infer_placement(Schedule& schedule) {
       Rank& home = schedule.placement[action.stage];
       if (home < 0) home = rank;
       schedule.microbatches = std::max(schedule.microbatches, static_cast<Microbatch>(action.microbatch) + 1);
+      if (action.skipped() == 0 || !is_message(action.kind)) continue;
+      const auto [from, to] = std::minmax({Stage{action.stage}, peer_stage(action)});
+      skips.insert({.from = from, .to = to});
     }
   }
+  schedule.skips.assign(skips.begin(), skips.end());
 }
 
 }  // namespace pipewright

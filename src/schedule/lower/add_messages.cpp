@@ -72,8 +72,8 @@ class MessagePlacer {
     if (at == actions.size()) return false;
     const std::span<const Action> cell = actions.subspan(at, cell_size(actions, at));
     for (const Action action : cell) {
-      const std::size_t datum = data_.needed_by(action);
-      if (datum == Availability::kNothing || data_.has(datum)) continue;
+      const std::size_t datum = data_.missing(action).datum;
+      if (datum == Availability::kNothing) continue;
       awaited_[static_cast<std::size_t>(rank)] = datum;
       return false;
     }
@@ -85,18 +85,18 @@ class MessagePlacer {
   }
 
   void deliver(Rank rank, Action action) {
-    const std::size_t datum = data_.given_by(action);
-    if (datum == Availability::kNothing) return;
-    data_.mark(datum);
-    const Rank to = data_.consumer(action);
-    if (to == rank) return;
-    const Action send = make_action(action.stage, action.kind == Kind::F ? Kind::SendF : Kind::SendB,
-                                    static_cast<Microbatch>(action.microbatch));
-    result_.ranks[static_cast<std::size_t>(rank)].push_back(send);
-    result_.ranks[static_cast<std::size_t>(to)].push_back(counterpart(send));
-    if (awaited_[static_cast<std::size_t>(to)] != datum) return;
-    awaited_[static_cast<std::size_t>(to)] = Availability::kNothing;
-    (to > rank ? this_round_ : next_round_).insert(to);
+    data_.for_each_given(action, [&](std::size_t datum, Stage consumer) {
+      data_.mark(datum);
+      const Rank to = data_.rank_of(consumer);
+      if (to == rank) return;
+      const Action send = make_message(action.stage, action.kind == Kind::F ? Kind::SendF : Kind::SendB,
+                                       static_cast<Microbatch>(action.microbatch), consumer);
+      result_.ranks[static_cast<std::size_t>(rank)].push_back(send);
+      result_.ranks[static_cast<std::size_t>(to)].push_back(counterpart(send));
+      if (awaited_[static_cast<std::size_t>(to)] != datum) return;
+      awaited_[static_cast<std::size_t>(to)] = Availability::kNothing;
+      (to > rank ? this_round_ : next_round_).insert(to);
+    });
   }
 
   const Schedule& schedule_;

@@ -12,7 +12,7 @@ Schedule add_reduce_grad(const Schedule& schedule) {
     for (const Action action : schedule.ranks[rank]) {
       out.push_back(action);
       if (gives_weight_grad(action.kind) && --left[action.stage] == 0) complete.push_back(action.stage);
-      if (complete.empty() || action.fused_with_next) continue;
+      if (complete.empty() || action.fused_with_next()) continue;
       for (const Stage stage : complete) out.push_back(make_action(stage, Kind::ReduceGrad));
       complete.clear();
     }

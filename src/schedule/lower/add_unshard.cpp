@@ -76,7 +76,7 @@ Schedule add_unshard(const Schedule& schedule, int max_active_stages) {
     ReverseWriter writer(max_active_stages, actions.size());
     for (std::size_t end = actions.size(); end > 0;) {
       std::size_t begin = end - 1;
-      while (begin > 0 && actions[begin - 1].fused_with_next) --begin;
+      while (begin > 0 && actions[begin - 1].fused_with_next()) --begin;
       writer.precede_by(actions.subspan(begin, end - begin));
       end = begin;
     }

@@ -58,7 +58,7 @@ class ReceiveDeferral {
     while (!has_ended(rank)) {
       const std::span<const Action> now = cell(rank);
       if (is_send(now[0].kind)) {  // blocked until received: who computes may need it now
-        const Rank to = data_.consumer(now[0]);
+        const Rank to = waits_for(now[0]);
         if (!has_ended(to) && !is_send(cell(to)[0].kind)) wake(to);
         return;
       }
@@ -66,8 +66,9 @@ class ReceiveDeferral {
         if (!receive_for(rank, action)) return;
       }
       for (const Action action : now) {
-        const std::size_t datum = data_.given_by(action);
-        if (datum != Availability::kNothing && data_.consumer(action) == rank) data_.mark(datum);
+        data_.for_each_given(action, [&](std::size_t datum, Stage to) {
+          if (data_.rank_of(to) == rank) data_.mark(datum);
+        });
       }
       auto& out = result_.ranks[at(rank)];
       for (const Action action : now) out.push_back(action);
@@ -87,20 +88,18 @@ class ReceiveDeferral {
 
   /// The rank that a send, or an action whose data is not there yet, waits for.
   Rank waits_for(Action action) const {
-    if (is_send(action.kind)) return data_.consumer(action);
-    const int from = action.kind == Kind::F ? action.stage - 1 : action.stage + 1;
-    return schedule_.placement[static_cast<std::size_t>(from)];
+    return data_.rank_of(is_send(action.kind) ? peer_stage(action) : data_.missing(action).from);
   }
 
   bool is_sending_to(Rank sender, Rank rank) const {
-    return !has_ended(sender) && is_send(cell(sender)[0].kind) && data_.consumer(cell(sender)[0]) == rank;
+    return !has_ended(sender) && is_send(cell(sender)[0].kind) && waits_for(cell(sender)[0]) == rank;
   }
 
   void receive(Rank rank, Rank sender) {
     const Action send = cell(sender)[0];
     result_.ranks[at(sender)].push_back(send);
     result_.ranks[at(rank)].push_back(counterpart(send));
-    data_.mark(data_.given_by(send));
+    data_.mark(data_.carried_by(send));
     ++next_[at(sender)];
     wake(sender);
   }

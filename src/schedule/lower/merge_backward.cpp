@@ -7,7 +7,7 @@ namespace {
 bool is_split_pair(const std::vector<Action>& actions, std::size_t at) {
   if (at + 1 == actions.size() || actions[at].kind != Kind::I || actions[at + 1].kind != Kind::W)
     return false;
-  const bool is_part = actions[at].fused_with_next || (at > 0 && actions[at - 1].fused_with_next);
+  const bool is_part = actions[at].fused_with_next() || (at > 0 && actions[at - 1].fused_with_next());
   return !is_part && actions[at].stage == actions[at + 1].stage &&
          actions[at].microbatch == actions[at + 1].microbatch;
 }

@@ -32,7 +32,7 @@ RankJson cells_json(const std::vector<TimedAction>& rank) {
     result.cell_of.push_back(result.actions.size() - 1);
     entry[kEnd] = std::max(entry[kEnd].get<double>(), rank[at].end);
     entry[kParts].push_back({rank[at].start, rank[at].end});
-    if (rank[at].action.fused_with_next) continue;
+    if (rank[at].action.fused_with_next()) continue;
     entry[kText] = cell_text(cell);
     if (cell.size() == 1) entry.erase(kParts);
     cell.clear();
@@ -67,6 +67,7 @@ json run_json(const Drawing& drawing) {
               {"source", drawing.source},
               {"stage_to_rank", drawing.timeline.placement},
               {"ranks", json::array()}};
+  for (const auto& [from, to] : drawing.timeline.skips) run["skips"].push_back({from, to});
   std::vector<std::vector<std::size_t>> cell_of;
   for (const auto& rank : drawing.timeline.ranks) {
     RankJson cells = cells_json(rank);

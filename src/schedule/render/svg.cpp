@@ -88,8 +88,8 @@ class SvgPage {
 
   void box(const std::vector<TimedAction>& actions, std::size_t i, double top, bool unfinished) {
     const TimedAction& timed = actions[i];
-    const bool first_part = timed.action.fused_with_next;
-    const bool second_part = i > 0 && actions[i - 1].action.fused_with_next;
+    const bool first_part = timed.action.fused_with_next();
+    const bool second_part = i > 0 && actions[i - 1].action.fused_with_next();
     double y = top;
     double height = kLaneHeight;
     if (first_part || second_part) {  // the parts of an OVERLAP_F_B share their time: one over the other

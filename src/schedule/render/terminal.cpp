@@ -83,8 +83,8 @@ class TerminalLanes {
   /// The parts of a block share its time; drawn one behind the other.
   static void split_block(const std::vector<TimedAction>& rank, std::size_t i, double& start, double& end) {
     const double middle = (start + end) / 2;
-    if (rank[i].action.fused_with_next && i + 1 < rank.size() && rank[i + 1].start == start) end = middle;
-    if (i > 0 && rank[i - 1].action.fused_with_next && rank[i - 1].start == start) start = middle;
+    if (rank[i].action.fused_with_next() && i + 1 < rank.size() && rank[i + 1].start == start) end = middle;
+    if (i > 0 && rank[i - 1].action.fused_with_next() && rank[i - 1].start == start) start = middle;
   }
 
   std::size_t column(double time) const {

@@ -20,6 +20,7 @@ json span_event(std::size_t rank, const TimedAction& timed) {
   const bool compute = is_compute(action.kind);
   json args = {{"stage", action.stage}};
   if (has_microbatch(action.kind)) args["microbatch"] = action.microbatch;
+  if (action.skipped() > 0) args["peer_stage"] = peer_stage(action);
   return {{"ph", "X"},
           {"pid", rank},
           {"tid", compute ? kComputeLane : kMessageLane},

@@ -14,7 +14,7 @@ namespace {
 class BackwardWalk {
  public:
   explicit BackwardWalk(const Timeline& timeline)
-      : timeline_(timeline), schedule_(schedule_of(timeline)), index_(schedule_) {}
+      : timeline_(timeline), schedule_(schedule_of(timeline)), edges_(schedule_), index_(schedule_) {}
 
   std::vector<TimelinePosition> run() {
     std::vector<TimelinePosition> path;
@@ -31,6 +31,7 @@ class BackwardWalk {
     Schedule schedule;
     schedule.placement = timeline.placement;
     schedule.microbatches = timeline.microbatches;
+    schedule.skips = timeline.skips;
     for (const auto& rank : timeline.ranks) {
       auto& actions = schedule.ranks.emplace_back();
       for (const TimedAction& timed : rank) actions.push_back(timed.action);
@@ -71,8 +72,8 @@ class BackwardWalk {
       return previous_compute(at, at);
     }
     for (const TimelinePosition part : parts(at)) {
-      TimelinePosition source{};
-      if (source_of(timed(part).action, source)) consider(source, timed(source).end);
+      for_each_source(timed(part).action,
+                      [&](TimelinePosition source) { consider(source, timed(source).end); });
     }
     TimelinePosition previous{};
     if (previous_compute(at, previous)) consider(previous, timed(previous).end);
@@ -85,7 +86,7 @@ class BackwardWalk {
   std::vector<TimelinePosition> parts(TimelinePosition at) const {
     const auto& actions = timeline_.ranks[static_cast<std::size_t>(at.rank)];
     std::size_t first = at.position;
-    while (first > 0 && actions[first - 1].action.fused_with_next &&
+    while (first > 0 && actions[first - 1].action.fused_with_next() &&
            actions[first - 1].start == actions[at.position].start) {
       --first;
     }
@@ -93,7 +94,7 @@ class BackwardWalk {
     for (std::size_t i = first; i < actions.size(); ++i) {
       if (actions[i].start != actions[at.position].start) break;
       result.push_back({.rank = at.rank, .position = i});
-      if (!actions[i].action.fused_with_next) break;
+      if (!actions[i].action.fused_with_next()) break;
     }
     return result;
   }
@@ -109,31 +110,33 @@ class BackwardWalk {
     return false;
   }
 
-  /// What brings an action its data: the receive, or the neighbour's compute itself.
-  bool source_of(Action action, TimelinePosition& source) const {
-    if (is_send(action.kind) || !is_compute(action.kind) || action.kind == Kind::W) return false;
+  /// Calls `visit` with what brings a compute action its data from each other stage.
+  template <class Visit>
+  void for_each_source(Action action, Visit visit) const {
     const bool forward = action.kind == Kind::F;
-    const auto microbatch = static_cast<Microbatch>(action.microbatch);
-    const Kind receive = forward ? Kind::RecvF : Kind::RecvB;
-    if (index_.at(action.stage, microbatch).has(receive)) {
-      source = position(make_action(action.stage, receive, microbatch));
-      return true;
-    }
-    const Stage neighbour = forward ? action.stage - 1 : action.stage + 1;
-    if (neighbour < 0 || neighbour > schedule_.last_stage()) return false;
-    const ActionIndex::Entry& entry = index_.at(neighbour, microbatch);
-    const Rank rank = schedule_.placement[static_cast<std::size_t>(neighbour)];
-    source = {.rank = rank, .position = forward ? entry[Kind::F] : entry.input_grad()};
-    return true;
+    if (!forward && !gives_input_grad(action.kind)) return;
+    edges_.for_each(action.stage, forward ? Edges::To::Earlier : Edges::To::Later,
+                    [&](Stage from, std::size_t) { visit(source(action, from)); });
   }
 
-  TimelinePosition position(Action action) const {
-    return {.rank = schedule_.placement[action.stage],
-            .position = index_.at(action.stage, static_cast<Microbatch>(action.microbatch))[action.kind]};
+  /// The receive of what comes from stage `from`, or the compute action there itself.
+  TimelinePosition source(Action action, Stage from) const {
+    const bool forward = action.kind == Kind::F;
+    const auto microbatch = static_cast<Microbatch>(action.microbatch);
+    const Action receive = make_message(action.stage, forward ? Kind::RecvF : Kind::RecvB, microbatch, from);
+    if (index_.message(receive) != ActionIndex::kAbsent) return position(receive);
+    const ActionIndex::Entry& entry = index_.at(from, microbatch);
+    return {.rank = schedule_.placement[static_cast<std::size_t>(from)],
+            .position = forward ? entry[Kind::F] : entry.input_grad()};
+  }
+
+  TimelinePosition position(Action message) const {
+    return {.rank = schedule_.placement[message.stage], .position = index_.message(message)};
   }
 
   const Timeline& timeline_;
   Schedule schedule_;
+  Edges edges_;
   ActionIndex index_;
 };
 

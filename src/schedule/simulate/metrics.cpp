@@ -10,7 +10,7 @@ namespace {
 std::size_t block_size(const std::vector<TimedAction>& rank, std::size_t at) {
   std::size_t end = at;
   double until = rank[at].end;
-  while (end + 1 < rank.size() && rank[end].action.fused_with_next &&
+  while (end + 1 < rank.size() && rank[end].action.fused_with_next() &&
          (rank[end + 1].start < until || rank[end + 1].start == rank[at].start)) {
     until = std::max(until, rank[++end].end);
   }

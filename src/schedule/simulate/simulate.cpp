@@ -29,11 +29,12 @@ class Simulation {
         costs_(costs),
         lowered_(lowered),
         microbatches_(static_cast<std::size_t>(schedule.microbatches)),
-        channels_(schedule.placement),
+        edges_(schedule),
+        channels_(schedule),
         links_(channels_.size(), costs.link),
         link_free_(channels_.size()),
         clock_(schedule.ranks.size()) {
-    const std::size_t pairs = schedule.placement.size() * microbatches_;
+    const std::size_t pairs = edges_.size() * microbatches_;
     activation_at_.resize(pairs, kNotYet);
     gradient_at_.resize(pairs, kNotYet);
     if (lowered) {
@@ -49,6 +50,7 @@ class Simulation {
   Timeline run() {
     timeline_.placement = schedule_.placement;
     timeline_.microbatches = schedule_.microbatches;
+    timeline_.skips = schedule_.skips;
     for (const auto& actions : schedule_.ranks) {
       timeline_.ranks.emplace_back().reserve(actions.size());
     }
@@ -89,55 +91,59 @@ class Simulation {
     }
   }
 
-  std::size_t pair(int stage, Action action) const {
-    return static_cast<std::size_t>(stage) * microbatches_ + action.microbatch;
-  }
+  std::size_t pair(std::size_t edge, Action action) const { return edge * microbatches_ + action.microbatch; }
 
-  /// When what `action` needs from its neighbour stage is on its rank.
+  /// When all that `action` needs from other stages is on its rank.
   double data_at(Action action) const {
-    if (action.kind == Kind::F && action.stage > 0) return activation_at_[pair(action.stage - 1, action)];
-    if (gives_input_grad(action.kind) && action.stage < schedule_.last_stage()) {
-      return gradient_at_[pair(action.stage + 1, action)];
-    }
-    return 0;
+    const bool forward = action.kind == Kind::F;
+    if (!forward && !gives_input_grad(action.kind)) return 0;
+    const auto& at = forward ? activation_at_ : gradient_at_;
+    double latest = 0;
+    edges_.for_each(action.stage, forward ? Edges::To::Earlier : Edges::To::Later,
+                    [&](Stage, std::size_t edge) { latest = std::max(latest, at[pair(edge, action)]); });
+    return latest;
   }
 
   void publish(Rank rank, Action action, double now) {
-    if (is_send(action.kind)) return post(action, action.stage, now);
-    if (is_receive(action.kind)) return post(action, peer_stage(action), now);
+    if (is_message(action.kind)) return post(action, now);
     const bool forward = action.kind == Kind::F;
     if (!forward && !gives_input_grad(action.kind)) return;
-    const int to = forward ? action.stage + 1 : action.stage - 1;
-    if (to < 0 || to > schedule_.last_stage()) return;
-    auto& at = forward ? activation_at_ : gradient_at_;
+    edges_.for_each(action.stage, forward ? Edges::To::Later : Edges::To::Earlier,
+                    [&](Stage to, std::size_t edge) { give(rank, action, to, edge, now); });
+  }
+
+  /// `action` has computed something for stage `to`.
+  void give(Rank rank, Action action, Stage to, std::size_t edge, double now) {
+    const bool forward = action.kind == Kind::F;
+    double& at = (forward ? activation_at_ : gradient_at_)[pair(edge, action)];
     if (schedule_.placement[static_cast<std::size_t>(to)] == rank) {
-      at[pair(action.stage, action)] = now;
+      at = now;
     } else if (!lowered_) {
-      const Kind kind = forward ? Kind::SendF : Kind::SendB;
-      const Action send = make_action(action.stage, kind, static_cast<Microbatch>(action.microbatch));
-      at[pair(action.stage, action)] = transfer(send, now);
+      at = transfer(make_message(action.stage, forward ? Kind::SendF : Kind::SendB,
+                                 static_cast<Microbatch>(action.microbatch), to),
+                    now);
     }
   }
 
   /// One end of a message has been reached; when both have, it sets out.
-  void post(Action message, int sending_stage, double now) {
+  void post(Action message, double now) {
     const bool forward = message.kind == Kind::SendF || message.kind == Kind::RecvF;
-    double& posted = (forward ? activation_posted_ : gradient_posted_)[pair(sending_stage, message)];
+    const std::size_t at = pair(edges_.of(message), message);
+    double& posted = (forward ? activation_posted_ : gradient_posted_)[at];
     if (posted == kNotYet) {
       posted = now;
       return;
     }
     const Action send = is_send(message.kind) ? message : counterpart(message);
-    (forward ? activation_at_ : gradient_at_)[pair(sending_stage, message)] =
-        transfer(send, std::max(posted, now));
+    (forward ? activation_at_ : gradient_at_)[at] = transfer(send, std::max(posted, now));
   }
 
   double transfer(Action send, double ready) {
     const std::size_t channel = channels_.of(send);
     const LinkCosts& link = links_[channel];
-    // The boundary's size is that of the tensor its earlier stage puts out.
-    const auto boundary = static_cast<std::size_t>(send.kind == Kind::SendF ? send.stage : send.stage - 1);
-    const double occupied = costs_.stages[boundary].message / link.bandwidth;
+    // The size is that of the tensor that the earlier stage puts out.
+    const auto earlier = static_cast<std::size_t>(send.kind == Kind::SendF ? send.stage : peer_stage(send));
+    const double occupied = costs_.stages[earlier].message / link.bandwidth;
     link_free_[channel] = std::max(ready, link_free_[channel]) + occupied;
     return link_free_[channel] + link.latency;
   }
@@ -149,8 +155,7 @@ class Simulation {
         const Action action = timed.action;
         if (!is_message(action.kind)) continue;
         const bool forward = action.kind == Kind::SendF || action.kind == Kind::RecvF;
-        const int sender = is_send(action.kind) ? action.stage : peer_stage(action);
-        timed.end = (forward ? activation_at_ : gradient_at_)[pair(sender, action)];
+        timed.end = (forward ? activation_at_ : gradient_at_)[pair(edges_.of(action), action)];
       }
     }
   }
@@ -159,12 +164,13 @@ class Simulation {
   const Costs& costs_;
   bool lowered_;
   std::size_t microbatches_;
+  Edges edges_;
   Channels channels_;
   std::vector<LinkCosts> links_;
   std::vector<double> link_free_;
   std::vector<double> clock_;
-  // By producing stage and microbatch: when its data is with the consumer, and
-  // when the first end of its message was reached.
+  // By edge and microbatch: when its data is with the consumer, and when the
+  // first end of its message was reached.
   std::vector<double> activation_at_;
   std::vector<double> gradient_at_;
   std::vector<double> activation_posted_;

@@ -13,7 +13,7 @@ class MessageRun {
  public:
   MessageRun(const Schedule& plan, const ChannelCapacity& capacity)
       : plan_(plan),
-        channels_(plan.placement),
+        channels_(plan),
         next_(plan.ranks.size()),
         in_flight_(channels_.size()),
         capacity_(channels_.size(), capacity.messages),

@@ -3,7 +3,8 @@
 //
 // In a lowered schedule data comes to a rank by its receives, which the rule on
 // messages puts before their use, and prove_deadlock_free decides whether they
-// all complete. What is left for this rule is data that stays on its rank.
+// all complete. What is left for this rule is data that stays on its rank. Where
+// it does so over a skip, the way through the stages between keeps its order.
 
 #include "schedule/ir/replay.h"
 #include "schedule/validate/rules.h"
@@ -18,7 +19,7 @@ void check_local(const Subject& subject, Findings& findings) {
     const Rank rank = subject.rank_of(stage);
     if (subject.rank_of(stage + 1) != rank) continue;
     const auto check = [&](std::uint32_t producer, std::uint32_t consumer) {
-      const bool together = consumer == producer + 1 && subject.action(rank, producer).fused_with_next;
+      const bool together = consumer == producer + 1 && subject.action(rank, producer).fused_with_next();
       if (producer < consumer && !together) return;
       findings.add(rank, consumer,
                    to_text(subject.action(rank, consumer)) + " needs " +
@@ -33,12 +34,11 @@ void check_local(const Subject& subject, Findings& findings) {
   }
 }
 
-/// What computes the datum that `action` needs.
-Action producer_of(const Subject& subject, Action action) {
+/// What computes on stage `from` the datum that `action` needs.
+Action producer_of(const Subject& subject, Action action, Stage from) {
   const auto j = static_cast<Microbatch>(action.microbatch);
-  if (action.kind == Kind::F) return make_action(action.stage - 1, Kind::F, j);
-  const Stage next = action.stage + 1;
-  return make_action(next, subject.index->at(next, j).has(Kind::I) ? Kind::I : Kind::B, j);
+  if (action.kind == Kind::F) return make_action(from, Kind::F, j);
+  return make_action(from, subject.index->at(from, j).has(Kind::I) ? Kind::I : Kind::B, j);
 }
 
 void check_across_ranks(const Subject& subject, Findings& findings) {
@@ -50,8 +50,9 @@ void check_across_ranks(const Subject& subject, Findings& findings) {
     const std::size_t at = replay.position(rank);
     if (at == actions.size()) continue;
     for (std::size_t part = at; part < at + cell_size(actions, at); ++part) {
-      if (replay.data().is_ready(actions[part])) continue;
-      const Action missing = producer_of(subject, actions[part]);
+      const auto [datum, from] = replay.data().missing(actions[part]);
+      if (datum == Availability::kNothing) continue;
+      const Action missing = producer_of(subject, actions[part], from);
       const Rank owner = subject.rank_of(missing.stage);
       const std::size_t stuck = replay.position(owner);
       std::string message = to_text(actions[part]) + " needs " + to_text(missing);

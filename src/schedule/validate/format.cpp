@@ -8,7 +8,7 @@ namespace pipewright {
 namespace {
 
 bool is_overlap(std::span<const Action> cell) {
-  if (cell.size() != 2 || cell[1].fused_with_next) return false;
+  if (cell.size() != 2 || cell[1].fused_with_next()) return false;
   return (cell[0].kind == Kind::F && gives_input_grad(cell[1].kind)) ||
          (gives_input_grad(cell[0].kind) && cell[1].kind == Kind::F);
 }
@@ -34,7 +34,7 @@ void check_kinds(const Subject& subject, Rank rank, std::span<const Action> acti
 
 void check_overlaps(Rank rank, std::span<const Action> actions, Findings& findings) {
   for (std::size_t at = 0; at < actions.size(); ++at) {
-    if (!actions[at].fused_with_next) continue;
+    if (!actions[at].fused_with_next()) continue;
     const auto cell = actions.subspan(at, cell_size(actions, at));
     if (!is_overlap(cell)) {
       findings.add(rank, at, "an OVERLAP_F_B has one F and one B or I, not " + cell_text(cell));
@@ -54,7 +54,7 @@ void check_format(const Subject& subject, Findings& findings) {
   for (Rank rank = 0; rank < subject.schedule.rank_count(); ++rank) {
     const std::span<const Action> actions = subject.schedule.ranks[static_cast<std::size_t>(rank)];
     if (has_foreign_kind) check_kinds(subject, rank, actions, findings);
-    if (subject.survey.fused > 0 && subject.scope == Scope::All) check_overlaps(rank, actions, findings);
+    if (subject.survey.has_fused && subject.scope == Scope::All) check_overlaps(rank, actions, findings);
   }
 }
 

@@ -22,7 +22,7 @@ void check_order(const Subject& subject, Findings& findings) {
       const auto name = [&](std::uint32_t position) { return to_text(subject.action(rank, position)); };
       if (input < forward) {
         findings.add(rank, input, name(input) + " before " + name(forward));
-      } else if (input == forward + 1 && subject.action(rank, forward).fused_with_next) {
+      } else if (input == forward + 1 && subject.action(rank, forward).fused_with_next()) {
         findings.add(rank, input, name(input) + " at the same time as " + name(forward));
       }
       if (weight < input) findings.add(rank, weight, name(weight) + " before " + name(input));

@@ -18,9 +18,11 @@ std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope 
 
 /// What one sweep over the whole schedule tells. Rules that it clears need not look again.
 struct Survey {
-  /// How many actions of each kind there are, and how many are fused with the next.
+  /// How many actions of each kind there are.
   std::array<std::size_t, 12> kinds{};
-  std::size_t fused = 0;
+  /// Whether any is fused with the next, and whether any skips stages.
+  bool has_fused = false;
+  bool has_skipping = false;
   /// Whether every action is within the schedule's counts and on its stage's rank.
   bool in_place = true;
 };
@@ -67,6 +69,7 @@ class Findings {
 // One file each; what each asks for is said there.
 void check_format(const Subject& subject, Findings& findings);
 void check_placement(const Subject& subject, Findings& findings);
+void check_skips(const Subject& subject, Findings& findings);
 void check_counts(const Subject& subject, Findings& findings);
 void check_split(const Subject& subject, Findings& findings);
 void check_order(const Subject& subject, Findings& findings);

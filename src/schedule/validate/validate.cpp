@@ -19,9 +19,10 @@ struct Rule {
   bool compute_only;
 };
 
-constexpr std::array<Rule, 9> kRules = {{
+constexpr std::array<Rule, 10> kRules = {{
     {"format", check_format, 0, false},
     {"placement", check_placement, 0, false},
+    {"skips", check_skips, 1, false},
     {"counts", check_counts, 1, true},
     {"split", check_split, 2, true},
     {"order", check_order, 2, true},
@@ -44,7 +45,8 @@ Survey survey(const Schedule& schedule) {
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const Action action = actions[i];
       ++counts[static_cast<std::size_t>(action.kind)][i % kLanes];
-      result.fused += action.fused_with_next ? 1 : 0;
+      if (action.link != 0) [[unlikely]]
+        (action.fused_with_next() ? result.has_fused : result.has_skipping) = true;
       if (action.stage < placement.size() && action.microbatch < microbatches &&
           placement[action.stage] == rank) {
         continue;
@@ -101,7 +103,8 @@ std::vector<Diagnostic> validate(const Schedule& schedule, Format format, Scope 
       if (!found.empty()) break;
       tier = rule.tier;
     }
-    // The count of forwards has shown by now that the index is no larger than the schedule.
+    // The counts of forwards and of messages over skips have shown by now that the index is no larger than
+    // the schedule.
     const bool needs_index = scope == Scope::All || format == Format::Lowered;
     if (tier >= 2 && needs_index && index == nullptr) {
       index = std::make_unique<ActionIndex>(schedule);

@@ -50,6 +50,36 @@ TEST(Action, PrintsAloneWithoutItsFuseMark) { EXPECT_EQ(to_text(fused(make_actio
 
 TEST(Action, PrintsItsLimits) { EXPECT_EQ(to_text(make_action(65535, Kind::F, 16777215)), "65535F16777215"); }
 
+TEST(Message, NamesItsPeerStageWhereThatIsNoNeighbour) {
+  EXPECT_EQ(to_text(make_message(0, Kind::SendF, 2, 1)), "0SEND_F2");
+  EXPECT_EQ(to_text(make_message(0, Kind::SendF, 2, 3)), "0SEND_F2:3");
+  EXPECT_EQ(to_text(make_message(3, Kind::RecvF, 2, 0)), "3RECV_F2:0");
+  EXPECT_EQ(to_text(make_message(3, Kind::SendB, 2, 0)), "3SEND_B2:0");
+  EXPECT_EQ(to_text(make_message(0, Kind::RecvB, 2, 3)), "0RECV_B2:3");
+  for (const char* text :
+       {"0SEND_F2:3", "3RECV_F2:0", "3SEND_B2:0", "0RECV_B2:3", "65280SEND_F16777215:65535"}) {
+    EXPECT_EQ(reprint(text), text);
+  }
+  EXPECT_EQ(peer_stage(parse("65280SEND_F0:65535")[0]), 65535);
+}
+
+TEST(Message, WithAPeerStageThatCannotBeIsRefused) {
+  EXPECT_EQ(refusal("0SEND_F2:1"), "'0SEND_F2:1': a neighbour stage is not written out");
+  EXPECT_EQ(refusal("1RECV_F2:0"), "'1RECV_F2:0': a neighbour stage is not written out");
+  EXPECT_EQ(refusal("1SEND_F2:1"), "'1SEND_F2:1': the peer stage of a SEND_F comes after its own");
+  EXPECT_EQ(refusal("3SEND_F2:0"), "'3SEND_F2:0': the peer stage of a SEND_F comes after its own");
+  EXPECT_EQ(refusal("0RECV_F2:3"), "'0RECV_F2:3': the peer stage of a RECV_F comes before its own");
+  EXPECT_EQ(refusal("0SEND_F2:256"), "'0SEND_F2:256': the stages are more than 255 apart");
+  EXPECT_EQ(refusal("0SEND_F2:65536"), "'0SEND_F2:65536': the peer stage is beyond the limit of 65535");
+  EXPECT_EQ(refusal("0SEND_F2:3x"), "'0SEND_F2:3x' goes on after the peer stage with 'x'");
+  EXPECT_EQ(refusal("0SEND_F2:-3"),
+            "'0SEND_F2:-3' has no peer stage: an action is <stage><KIND><microbatch>, such as 2F0");
+  EXPECT_EQ(refusal("0F2:3"), "'0F2:3' goes on after the microbatch with ':3'");
+  EXPECT_EQ(refusal("0UNSHARD:3"),
+            "'0UNSHARD:3' has an unknown kind 'UNSHARD:': it is one of F, B, I, W, SEND_F, "
+            "RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD or (part;part)OVERLAP_F_B");
+}
+
 class EveryKind : public testing::TestWithParam<std::pair<const char*, Action>> {};
 
 TEST_P(EveryKind, IsReadAndPrintedAlike) {

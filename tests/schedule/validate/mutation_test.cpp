@@ -15,11 +15,16 @@
 #include "schedule/every_schedule.h"
 #include "schedule/mutants.h"
 #include "schedule/plan_interpreter.h"
+#include "schedule/random_skips.h"
 
 namespace pipewright {
 namespace {
 
-constexpr std::array kMutations = {Mutation::Drop, Mutation::Swap, Mutation::Duplicate, Mutation::Move};
+std::vector<Mutation> mutations_of(const Schedule& schedule, Format format) {
+  std::vector all = {Mutation::Drop, Mutation::Swap, Mutation::Duplicate, Mutation::Move};
+  if (format == Format::Lowered && schedule.stage_count() > 2) all.push_back(Mutation::Redirect);
+  return all;
+}
 
 bool accepts(const Schedule& schedule, Format format) {
   if (!validate(schedule, format).empty()) return false;
@@ -46,7 +51,7 @@ void judge(const Schedule& original, Format format, const ScheduleSpec& spec, st
            Tally& tally) {
   constexpr int kEach = 60;
   ASSERT_EQ(interpret(original, original), Outcome::Right);
-  for (const Mutation mutation : kMutations) {
+  for (const Mutation mutation : mutations_of(original, format)) {
     for (int i = 0; i < kEach; ++i) {
       const Schedule mutant = mutate(original, mutation, random);
       const bool right = interpret(mutant, original) == Outcome::Right;
@@ -69,7 +74,7 @@ class Mutants : public testing::TestWithParam<ScheduleInfo> {};
 
 TEST_P(Mutants, AreCaughtExactlyWhenTheyWouldHangOrComputeWrongly) {
   std::mt19937 random(20240517);
-  std::array<Tally, 3> tallies{};  // compute-only, lowered, lowered with deferred receives
+  std::array<Tally, 5> tallies{};
   for (const Rank ranks : {2, 3, 4}) {
     for (const Microbatch microbatches : {2, 3, 5}) {
       const ScheduleSpec spec{
@@ -78,10 +83,14 @@ TEST_P(Mutants, AreCaughtExactlyWhenTheyWouldHangOrComputeWrongly) {
       judge(schedule, Format::ComputeOnly, spec, random, tallies[0]);
       judge(lower(schedule), Format::Lowered, spec, random, tallies[1]);
       judge(lower(schedule, {.defer_receives = true}), Format::Lowered, spec, random, tallies[2]);
+      Schedule skipping = schedule;
+      skipping.skips = random_skips(schedule.stage_count(), random);
+      judge(lower(skipping), Format::Lowered, spec, random, tallies[3]);
+      judge(lower(skipping, {.defer_receives = true}), Format::Lowered, spec, random, tallies[4]);
       if (HasFailure()) return;
     }
   }
-  constexpr std::array<const char*, 3> kNames = {"compute-only", "lowered", "deferred"};
+  constexpr std::array<const char*, 5> kNames = {"compute-only", "lowered", "deferred", "with skips", "both"};
   for (std::size_t i = 0; i < tallies.size(); ++i) {
     std::cout << std::setw(22) << GetParam().name << std::setw(14) << kNames[i] << ": " << tallies[i].bad
               << " bad mutants, " << tallies[i].missed << " missed, " << tallies[i].missed_in_csv

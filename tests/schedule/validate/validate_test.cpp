@@ -38,8 +38,7 @@ TEST(FormatRule, KeepsBubblesOutOfPlans) {
 
 TEST(FormatRule, RefusesAFuseMarkWithoutAPair) {
   Schedule schedule = parse_csv("0F0,0F1,0B0,0B1\n");
-  schedule.ranks[0][0].fused_with_next = true;
-  schedule.ranks[0][3].fused_with_next = true;
+  for (const std::size_t at : {0, 3}) schedule.ranks[0][at] = fused(schedule.ranks[0][at]);
   EXPECT_EQ(judge(schedule, Format::ComputeOnly),
             "[format] rank 0 step 0: an OVERLAP_F_B has one F and one B or I, not (0F0;0F1)OVERLAP_F_B\n"
             "[format] rank 0 step 2: an OVERLAP_F_B has one F and one B or I, not 0B1\n");
@@ -187,8 +186,8 @@ TEST(Validation, ReportsABoundedNumberForEachRule) {
 
 TEST(Validation, NamesItsRules) {
   EXPECT_EQ(rule_names(),
-            (std::vector<std::string_view>{"format", "placement", "counts", "split", "order", "dependencies",
-                                           "messages", "reduce_grad", "unshard"}));
+            (std::vector<std::string_view>{"format", "placement", "skips", "counts", "split", "order",
+                                           "dependencies", "messages", "reduce_grad", "unshard"}));
 }
 
 }  // namespace
