@@ -11,8 +11,8 @@
 
 namespace pipewright {
 
-/// A number of stages, cut anywhere; `marks`, and at its marks; the node to cut before, `:7`; or modules to cut before,
-/// `blocks.1,blocks.2`, and after, `+blocks.2`.
+/// A number of stages, cut anywhere; `marks`, and at its marks; the node to cut before, `:7`; or modules to
+/// cut before, `blocks.1,blocks.2`, and after, `+blocks.2`.
 inline std::vector<std::size_t> cuts_of(const Graph& graph, const std::string& text) {
   std::vector<std::size_t> cuts;
   if (std::isdigit(static_cast<unsigned char>(text.front())) != 0) {

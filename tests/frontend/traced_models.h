@@ -20,8 +20,9 @@ struct TracedCase {
   TraceOptions options = {};
   /// Not every node can be cut at: some would part values that share memory which is written to.
   bool writes_in_place = false;
-  /// Cut anywhere, several stages use one parameter: its gradient is a sum in another order.
-  bool shares_parameters = false;
+  /// Cut anywhere, several stages use one parameter, or several times one value: gradients are sums in
+  /// another order.
+  bool sums_in_another_order = false;
   double tolerance = 1e-5;  ///< Of that sum.
 };
 
