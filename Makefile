@@ -37,9 +37,12 @@ tsan:  ## Run the tests of threads and channels under ThreadSanitizer
 fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60)
 	@scripts/setup.sh build test
 	@scripts/build.sh fuzz
-	@mkdir -p build/fuzz/corpus
+	@mkdir -p build/fuzz/corpus build/fuzz/models
 	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=20 -verbosity=0 -dict=tests/fuzz/actions.dict \
 	  -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus tests/fuzz/corpus
+	@.venv/bin/python tests/fuzz/model_seeds.py build/fuzz/models
+	@ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0 build/fuzz/bin/model_fuzz -max_total_time=$(FUZZ_SECONDS) \
+	  -max_len=65536 -timeout=20 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/models
 
 demo: build  ## Draw and compare all schedules, train a small GPT by one: gallery/
 	@scripts/demo.sh $(PROGRAM) gallery

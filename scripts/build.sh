@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1
 options=()
-if [[ -z "${CMAKE_PREFIX_PATH:-}" && -x .venv/bin/python && ! $preset =~ ^(core|fuzz)$ ]]; then
+if [[ -z "${CMAKE_PREFIX_PATH:-}" && -x .venv/bin/python && ! $preset = core ]]; then
   torch=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])')
   options+=("-DCMAKE_PREFIX_PATH=$torch/share/cmake")
 fi

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "files.h"
 #include "model/commands.h"
 #include "model/model_options.h"
 #include "model/stage_modules.h"
@@ -107,30 +108,35 @@ std::vector<StageReport> report(const CutModel& cut) {
   return stages;
 }
 
-void print_json(const CutModel& cut) {
+nlohmann::json to_json(const CutModel& cut) {
   nlohmann::json stages = nlohmann::json::array();
   const std::vector<StageReport> reports = report(cut);
   for (std::size_t stage = 0; stage < reports.size(); ++stage) {
     const Graph& part = cut.parts().stages[stage];
+    nlohmann::json inputs = ports_json(part, part.inputs);
+    const std::vector<Source>& sources = cut.parts().routes[stage];
+    for (std::size_t input = 0; input < sources.size(); ++input) {
+      inputs[input]["from"] = {{"stage", sources[input].stage}, {"output", sources[input].output}};
+    }
     stages.push_back({{"nodes", reports[stage].nodes},
                       {"parameters", reports[stage].parameters.elements},
                       {"parameter_bytes", reports[stage].parameters.bytes},
                       {"cost", reports[stage].share},
                       {"modules", reports[stage].modules},
-                      {"inputs", ports_json(part, part.inputs)},
+                      {"inputs", inputs},
                       {"outputs", ports_json(part, part.outputs)}});
   }
-  std::cout << nlohmann::json{{"cuts", cut.cuts()}, {"stages", stages}, {"tied", cut.parts().tied}}.dump(1)
-            << '\n';
+  return {{"cuts", cut.cuts()}, {"stages", stages}, {"tied", cut.parts().tied}};
 }
 
-void print_ports(const Graph& graph, const std::vector<Graph::Port>& ports) {
-  for (const Graph::Port& port : ports) {
-    const auto* value = std::get_if<ValueId>(&port.is);
-    if (!value) continue;
-    const auto known = graph.recorded.find(*value);
+/// What a stage takes from earlier ones.
+void print_inputs(const Graph& graph, const std::vector<Source>& sources) {
+  for (std::size_t input = 0; input < sources.size(); ++input) {
+    const Graph::Port& port = graph.inputs[input];
+    const auto known = graph.recorded.find(std::get<ValueId>(port.is));
     std::cout << "    " << port.name << "  "
-              << (known == graph.recorded.end() ? "number" : tensor_text(known->second)) << '\n';
+              << (known == graph.recorded.end() ? "a number" : tensor_text(known->second)) << "  from stage "
+              << sources[input].stage << '\n';
   }
 }
 
@@ -159,9 +165,9 @@ void print_table(const SplitOptions& options, const CutModel& cut) {
   }
   std::cout << "The most expensive stage is at " << std::setprecision(2)
             << most * static_cast<double>(reports.size()) << " of an even share.\n";
-  for (std::size_t stage = 0; stage + 1 < reports.size(); ++stage) {
-    std::cout << "\n" << stage << " → " << stage + 1 << ":\n";
-    print_ports(cut.parts().stages[stage], cut.parts().stages[stage].outputs);
+  for (std::size_t stage = 1; stage < reports.size(); ++stage) {
+    std::cout << "\nstage " << stage << " takes\n";
+    print_inputs(cut.parts().stages[stage], cut.parts().routes[stage]);
   }
   for (const auto& group : cut.parts().tied) {
     std::cout << "\none parameter on several stages:";
@@ -178,13 +184,14 @@ void write_stages(const CutModel& cut, const std::filesystem::path& directory) {
     write_model(file, cut.model(), part, cut.load(part));
     std::cerr << "wrote " << file.string() << '\n';
   }
+  write_output(directory / "stages.json", to_json(cut).dump(1) + "\n");
 }
 
 void run(const SplitOptions& options) {
   if (options.stages < 0) throw ArgumentError("--stages must be at least 1");
   const CutModel cut(options.model, options.stages, nullptr);
   if (options.json) {
-    print_json(cut);
+    std::cout << to_json(cut).dump(1) << '\n';
   } else if (!options.graphs) {
     print_table(options, cut);
   }
@@ -204,7 +211,8 @@ void add_split_command(CLI::App& app) {
   options->model.add_to(*command)->required();
   command->add_option("--stages", options->stages, "Number of stages, where nothing else says it");
   command->add_option("-o,--output", options->directory,
-                      "Write each stage into this directory, stage_0.pt2, …, for torch.export.load");
+                      "Write each stage into this directory, stage_0.pt2, …, for torch.export.load, and "
+                      "stages.json, which says where their inputs come from");
   auto* graphs =
       command->add_flag("--graphs", options->graphs, "Print what each stage computes, a line a node");
   command->add_flag("--json", options->json, "The same as JSON")->excludes(graphs);

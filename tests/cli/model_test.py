@@ -125,7 +125,8 @@ def test_table_for_people(folder, fine):
     assert re.search(r"^ +0 .*  tokens, positions, blocks.0$", text, re.M)
     assert re.search(r"^ +1 .*  blocks.1–2$", text, re.M)
     assert re.search(r"^ +2 .*  blocks.3, norm, head$", text, re.M)
-    assert "Float[4, 10, 16]" in text
+    assert re.search(r"^stage 2 takes$", text, re.M)
+    assert re.search(r"^ +\w+  Float\[4, 10, 16\]  from stage 1$", text, re.M)
     assert "tokens.weight head.weight" not in text
     assert "head.weight" in fine("split", folder / "tied.pt2", "--stages", 2)
 
@@ -169,10 +170,21 @@ def test_what_a_stage_computes(folder, fine):
 @pytest.mark.parametrize("name", ["gpt", "tied"])
 def test_stage_files_load_in_python(name, folder, fine, tmp_path):
     fine("split", folder / f"{name}.pt2", "--stages", 3, "-o", tmp_path / "stages")
-    assert sorted(path.name for path in (tmp_path / "stages").iterdir()) == [f"stage_{n}.pt2" for n in range(3)]
-    stages = [torch.export.load(tmp_path / "stages" / f"stage_{n}.pt2").module() for n in range(3)]
+    folder_of = tmp_path / "stages"
+    files = [f"stage_{n}.pt2" for n in range(3)]
+    assert sorted(path.name for path in folder_of.iterdir()) == [*files, "stages.json"]
+    stages = [torch.export.load(folder_of / file).module() for file in files]
     names = {each for stage in stages for each, _ in stage.named_parameters()}
     assert names >= {each for each, _ in gpt(name == "tied").named_parameters()}
+
+    # One after the other, as stages.json says.
+    ids = torch.load(folder / "data.pt")["ids"]
+    given = []
+    for stage, told in zip(stages, json.loads((folder_of / "stages.json").read_text())["stages"]):
+        sources = [each["from"] for each in told["inputs"] if "from" in each]
+        outputs = stage(*(given[each["stage"]][each["output"]] for each in sources)) if given else stage(ids)
+        given.append(outputs if isinstance(outputs, tuple) else (outputs,))
+    torch.testing.assert_close(given[-1][0], gpt(name == "tied")(ids))
 
 
 @pytest.mark.parametrize(

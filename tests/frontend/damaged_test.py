@@ -153,7 +153,7 @@ CASES = {
     "strange argument": ({MODEL: edited(strange_argument)}, "as_nothing_known"),
     "no JSON": ({MODEL: lambda content: content[:100]}, "is not JSON"),
     "no model": ({MODEL: lambda content: None}, "it has no model"),
-    "deep JSON": ({MODEL: lambda content: b"[" * 100_000}, "is not JSON"),
+    "deep JSON": ({MODEL: lambda content: b"[" * 100_000}, "it is nested too deeply"),
     "large tensor": ({WEIGHTS: edited(sizes(1 << 40))}, "'norm.weight' does not fit"),
     "larger tensor": ({WEIGHTS: edited(sizes((1 << 63) - 1))}, "'norm.weight' does not fit"),
     "offset": ({WEIGHTS: edited(offset)}, "'norm.weight' does not fit"),

@@ -74,7 +74,7 @@ void try_bytes(char kind, const std::string& bytes) {
       model.load(model.graph());
       return;
     }
-    case 'g': try_graph(read_graph(parse_json(bytes), {})); return;
+    case 'g': try_graph(read_graph(parse_json(bytes), {}).graph); return;
     case 'p': read_tensors(MemoryFile(bytes, ".pt").path()); return;
     case 's': read_tensors(MemoryFile(bytes, ".safetensors").path()); return;
     default: return;

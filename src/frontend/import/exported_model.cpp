@@ -25,9 +25,11 @@ constexpr const char* kConstants = "data/constants/";
 constexpr const char* kConstantsConfig = "data/constants/model_constants_config.json";
 
 Json parse(const Archive& archive, const std::string& record) {
-  Json parsed = Json::parse(archive.text(record, kLongestText), nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) throw ParseError("its record '" + record + "' is not JSON");
-  return parsed;
+  try {
+    return parse_json(archive.text(record, kLongestText));
+  } catch (const ParseError& error) {
+    throw ParseError("its record '" + record + "' cannot be read: " + error.what());
+  }
 }
 
 std::vector<std::int64_t> integers(const Json& sizes) {

@@ -11,7 +11,7 @@ std::string joined(const std::string& path, const std::string& name) {
 
 /// The node at the top of a tree's description, which comes with the version of its format.
 Json tree_of(const std::string& spec) {
-  const Json parsed = Json::parse(spec, nullptr, /*allow_exceptions=*/false);
+  const Json parsed = parse_json(spec);
   if (!parsed.is_array() || parsed.size() != 2 || parsed[0] != 1) {
     throw ParseError("the description of its arguments or results is in a format that is not known");
   }

@@ -11,6 +11,19 @@ namespace pipewright {
 
 using Json = nlohmann::json;
 
+/// Throws ParseError for what is no JSON, or is nested so deeply that whoever walks through it needs too much
+/// of a stack.
+inline Json parse_json(const std::string& text) {
+  constexpr int kDeepest = 200;
+  const auto check_depth = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDeepest) throw ParseError("it is nested too deeply");
+    return true;
+  };
+  Json parsed = Json::parse(text, check_depth, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) throw ParseError("it is not JSON");
+  return parsed;
+}
+
 /// The field of an object. Throws ParseError where there is none.
 inline const Json& field(const Json& object, const char* name) {
   if (object.is_object()) {

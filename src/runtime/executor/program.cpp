@@ -106,7 +106,7 @@ Program compile(const Schedule& plan, const Routes& routes, Position position, T
   };
 
   for (std::size_t at = 0; at < program.stages.size(); ++at) {
-    for (std::vector<Way> StageWays::* side : {&StageWays::earlier, &StageWays::later}) {
+    for (std::vector<Way> StageWays::* const side : {&StageWays::earlier, &StageWays::later}) {
       std::vector<Way> StageWays::* const other =
           side == &StageWays::earlier ? &StageWays::later : &StageWays::earlier;
       for (Way& way : program.ways[at].*side) {

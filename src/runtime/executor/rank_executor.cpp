@@ -370,10 +370,10 @@ void RankExecutor::give_outputs(LocalStage& local, std::size_t microbatch, const
   }
 }
 
-void RankExecutor::give_input_grads(LocalStage& local, std::size_t microbatch, Values grads) {
+void RankExecutor::give_input_grads(LocalStage& local, std::size_t microbatch, const Values& grads) {
   for (std::size_t at = 0; at < local.ways.earlier.size(); ++at) {
     const Way& way = local.ways.earlier[at];
-    Values values = way.all ? std::move(grads) : values_for(way, grads);
+    Values values = way.all ? grads : values_for(way, grads);
     if (LocalStage* earlier = local_stage(way.peer)) {
       earlier->held[microbatch].output_grads[way.mirror] = std::move(values);
     } else {
@@ -484,7 +484,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
     activation_held(-1);
   }
 
-  give_input_grads(local, instruction.action.microbatch, std::move(input_grads));
+  give_input_grads(local, instruction.action.microbatch, input_grads);
 }
 
 void RankExecutor::weight(const Instruction& instruction, Recorded& recorded) {

@@ -98,7 +98,7 @@ class RankExecutor {
   /// What a way brings; `handed_over` where the peer is on this rank.
   Values take(const Instruction& instruction, const Way& way, Values& handed_over, Recorded& recorded);
   void give_outputs(LocalStage& local, std::size_t microbatch, const Values& outputs);
-  void give_input_grads(LocalStage& local, std::size_t microbatch, Values grads);
+  void give_input_grads(LocalStage& local, std::size_t microbatch, const Values& grads);
   Values loss_gradient(Microbatch microbatch);
   /// Null where it is not of this rank.
   LocalStage* local_stage(Stage stage);
