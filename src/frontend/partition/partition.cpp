@@ -113,8 +113,9 @@ class Partitioner {
       if (!conflict) continue;
       const std::string& name = graph_.values[index(conflict->first)];
       const std::string& other = graph_.values[index(conflict->second)];
-      throw ArgumentError("a stage cannot begin at node " + std::to_string(cut) + ": " +
-                          (name == other ? "uses of '" + name + "'" : "'" + name + "' and '" + other + "'") +
+      std::string what = "uses of '" + name + "'";
+      if (name != other) what = "'" + name + "' and '" + other + "'";
+      throw ArgumentError("a stage cannot begin at node " + std::to_string(cut) + ": " + what +
                           " share memory on both sides of it, which is written to; cut elsewhere");
     }
   }

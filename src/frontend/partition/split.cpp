@@ -104,11 +104,10 @@ class Balance {
     const std::size_t nodes = allowed_.size();
     std::size_t start = 0;
     for (std::size_t stage = 0; stage < stages; ++stage) {
-      // As far as it goes.
-      std::size_t end = nodes;
       if (before_[nodes] - before_[start] <= cap) return true;
+      // As far as it goes.
       const auto beyond = std::upper_bound(before_.begin(), before_.end(), before_[start] + cap);
-      end = static_cast<std::size_t>(beyond - before_.begin()) - 1;
+      auto end = static_cast<std::size_t>(beyond - before_.begin()) - 1;
       while (end > start && !allowed_[end]) --end;
       if (end == start) return false;
       start = end;
@@ -156,10 +155,9 @@ std::vector<std::size_t> balanced_cuts(const Graph& graph, Stage stages, const N
   const auto count = static_cast<std::size_t>(stages);
   const double least = balance.least_cap(count);
   // Exactly so many stages may need more than at most so many do, where cuts are not allowed everywhere.
-  for (double cap = least * kSlack; cap < kInfinity; cap *= 2) {
+  for (const double cap : {least * kSlack, 2 * least, 4 * least, kInfinity}) {
     std::vector<std::size_t> cuts = balance.cuts(count, cap);
     if (!cuts.empty()) return cuts;
-    if (cap == 0 || cap > 2 * std::accumulate(costs.begin(), costs.end(), 0.0)) break;
   }
   throw ArgumentError("the model's " + std::to_string(graph.nodes.size()) + " nodes cannot be cut into " +
                       std::to_string(stages) +
