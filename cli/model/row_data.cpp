@@ -17,6 +17,7 @@ std::string quoted(const std::vector<std::string>& names) {
 RowData::RowData(const std::string& file, const Graph& graph) : file_(file), tensors_(read_tensors(file)) {
   std::vector<std::string> wanted;
   std::vector<std::string> present;
+  present.reserve(tensors_.size());
   for (const auto& [name, tensor] : tensors_) present.push_back(name);
   for (const Graph::Port& port : graph.inputs) {
     if (std::holds_alternative<ValueId>(port.is)) wanted.push_back(port.name);

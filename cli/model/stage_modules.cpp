@@ -29,9 +29,9 @@ std::vector<std::string> with_ranges(const std::vector<std::string>& names) {
     for (; first && end < names.size(); ++end) {
       if (numbered(names[end]) != std::pair(first->first, first->second + static_cast<int>(end - at))) break;
     }
-    const bool is_range = end - at > 1;
-    shorter.push_back(names[at] +
-                      (is_range ? "–" + std::to_string(first->second + static_cast<int>(end - at) - 1) : ""));
+    std::string name = names[at];
+    if (first && end - at > 1) name += "–" + std::to_string(first->second + static_cast<int>(end - at) - 1);
+    shorter.push_back(std::move(name));
     at = end;
   }
   return shorter;

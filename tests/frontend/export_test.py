@@ -403,18 +403,29 @@ def test_regions_in_regions(stages, peer, tmp_path):
 
 
 class Fraction(nn.Module):
-    def __init__(self):
+    def __init__(self, of_rows):
         super().__init__()
         self.a = nn.Linear(4, 4)
+        self.of_rows = of_rows
 
     def forward(self, x):
         half = x.shape[0] * 0.5
-        return self.a(x) * half
+        return self.a(x if self.of_rows else x.sum(0)) * half
+
+
+def test_numbers_are_found_in_what_comes(peer, tmp_path):
+    model, inputs, dynamic = make("", tmp_path, lambda: (Fraction(True), (torch.randn(3, 4),), ({0: BATCH},)))
+    for cut in (1, 2, 3):
+        assert peer(f"export :{cut} {tmp_path}") == "done"
+        stages = load_stages(tmp_path)
+        assert not any(isinstance(value, (int, float)) for value in tree_leaves(stages[0](*inputs)))
+        for rows in (inputs, larger(inputs, dynamic)):
+            torch.testing.assert_close(run_chain(stages, rows), model(*rows))
 
 
 def test_fractions_that_cross_are_refused(peer, tmp_path):
-    make("", tmp_path, lambda: (Fraction(), (torch.randn(3, 4),), ({0: BATCH},)))
-    answer = peer(f"export 2 {tmp_path}")
+    make("", tmp_path, lambda: (Fraction(False), (torch.randn(3, 4),), ({0: BATCH},)))
+    answer = peer(f"export :4 {tmp_path}")
     assert answer.startswith(f"error {tmp_path}/stage1.pt2: ") and "is no whole number" in answer
     assert "cut elsewhere" in answer
 

@@ -81,8 +81,13 @@ struct Graph {
   struct Recorded {
     std::vector<std::int64_t> sizes;
     at::ScalarType dtype = at::kFloat;
+    /// For each size that may change, the expression that it is; empty for others. Equal texts are of equal
+    /// sizes, always.
+    std::vector<std::string> expressions = {};
   };
   std::map<ValueId, Recorded> recorded;
+  /// Of numbers that are sizes, likewise.
+  std::map<ValueId, std::string> expressions;
   /// Buffers that get a new value with each call: by name, the value that it is.
   std::map<std::string, ValueId> updated_buffers;
 };

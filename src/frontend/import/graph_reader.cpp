@@ -50,9 +50,11 @@ class GraphReader {
       unique = name + "." + std::to_string(number);
     describe(unique, name);
     const ValueId value = add_value(unique);
-    if (const auto known = description_.values.find(unique);
-        known != description_.values.end() && known->second.kind == ValueKind::Tensor) {
-      record(value, known->second.meta);
+    if (const auto known = description_.values.find(unique); known != description_.values.end()) {
+      if (known->second.kind == ValueKind::Tensor) record(value, known->second.meta);
+      if (known->second.kind == ValueKind::Integer && known->second.meta.contains("as_expr")) {
+        graph_.expressions[value] = text_field(known->second.meta["as_expr"], "expr_str");
+      }
     }
     return names_[name] = value;
   }
@@ -63,12 +65,14 @@ class GraphReader {
       const auto [type, what] = only_field(size);
       if (type == "as_int") {
         tensor.sizes.push_back(integer_of_json(what));
+        tensor.expressions.emplace_back();
         continue;
       }
       // A size that may change, with what it was.
       const Json& then = field(what, "hint");
       if (!then.is_object()) return;
       tensor.sizes.push_back(integer_of_json(field(then, "as_int")));
+      tensor.expressions.push_back(text_field(what, "expr_str"));
     }
     for (const std::int64_t size : tensor.sizes) {
       if (size < 0) throw ParseError("a tensor has the size " + std::to_string(size));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -92,7 +93,7 @@ class Partitioner {
         for (const ValueId value : output) {
           if (value < 0) continue;
           given_[index(value)] = stage;
-          if (gives_number(node)) numbers_.insert(value);
+          if (gives_number(node)) numbers_[value] = &node;
         }
       }
     });
@@ -129,12 +130,58 @@ class Partitioner {
     }
   }
 
-  /// Whether a stage needs a value from an earlier one.
-  bool takes(int stage, ValueId value) const {
+  /// Whether a stage uses a value of an earlier one.
+  bool needs(int stage, ValueId value) const {
     if (given_[index(value)] < 0 || given_[index(value)] >= stage) return false;
     const auto users = users_.find(value);
     return (users != users_.end() && users->second.contains(stage)) ||
            (stage + 1 == stage_count() && outputs_.contains(value));
+  }
+
+  /// Whether it is sent to that stage.
+  bool takes(int stage, ValueId value) const {
+    return needs(stage, value) && !(numbers_.contains(value) && can_compute(stage, value));
+  }
+
+  /// The dimension of a tensor that a stage takes which is, whatever the sizes are, that number.
+  std::optional<std::pair<ValueId, std::int64_t>> dimension_of(int stage, ValueId number) const {
+    const auto wanted = graph_.expressions.find(number);
+    if (wanted == graph_.expressions.end()) return std::nullopt;
+    for (const auto& [tensor, known] : graph_.recorded) {
+      if (numbers_.contains(tensor) || !needs(stage, tensor)) continue;
+      const auto found = std::ranges::find(known.expressions, wanted->second);
+      if (found != known.expressions.end()) return std::pair(tensor, found - known.expressions.begin());
+    }
+    return std::nullopt;
+  }
+
+  /// Whether a stage can find a number of an earlier one by itself, from tensors that it takes anyway.
+  bool can_compute(int stage, ValueId number) const {
+    if (dimension_of(stage, number)) return true;
+    const GraphNode& node = *numbers_.at(number);
+    if (!find_number_operator(node.op)) return false;
+    bool all = true;
+    for_each_use(node, [&](ValueId each) { all &= numbers_.contains(each) && can_compute(stage, each); });
+    return all;
+  }
+
+  /// Nodes that give a number of an earlier stage once more. REQUIRES: can_compute.
+  template <typename Add>
+  void compute_again(int stage, ValueId number, Graph& part, std::map<ValueId, ValueId>& local,
+                     Add add) const {
+    if (local.contains(number)) return;
+    if (const auto dimension = dimension_of(stage, number)) {
+      GraphNode node;
+      node.op = "aten::sym_size";
+      node.overload = "int";
+      node.arguments = {{local.at(dimension->first)}, {c10::IValue(dimension->second)}};
+      node.outputs = {{add(number)}};
+      part.nodes.push_back(std::move(node));
+      return;
+    }
+    const GraphNode& node = *numbers_.at(number);
+    for_each_use(node, [&](ValueId each) { compute_again(stage, each, part, local, add); });
+    part.nodes.push_back(renamed(node, local, add));
   }
 
   /// Whom a stage takes a value from: who gives it, or the last before the stage that has written to it.
@@ -229,6 +276,9 @@ class Partitioner {
       }
     } else {
       for (const ValueId value : inputs_[static_cast<std::size_t>(stage)]) add_input(value, part, add);
+      for (const auto& [number, node] : numbers_) {
+        if (needs(stage, number)) compute_again(stage, number, part, local, add);
+      }
     }
     for (std::size_t at = first_node(stage); at < end_node(stage); ++at) {
       part.nodes.push_back(renamed(graph_.nodes[at], local, add));
@@ -313,11 +363,11 @@ class Partitioner {
   std::vector<int> given_;   // by value: the stage; −1 for state
   std::vector<int> needed_;  // likewise, the last
   std::map<ValueId, std::set<int>> users_;
-  std::map<ValueId, std::set<int>> writers_;    // the stages that write to a value or what shares its memory
-  std::set<ValueId> outputs_;                   // of the graph
-  std::vector<std::vector<ValueId>> inputs_;    // by stage: what it takes from earlier ones, ascending
-  std::vector<std::vector<ValueId>> given_on_;  // by stage: what later ones take from it, ascending
-  std::set<ValueId> numbers_;
+  std::map<ValueId, std::set<int>> writers_;     // the stages that write to a value or what shares its memory
+  std::set<ValueId> outputs_;                    // of the graph
+  std::vector<std::vector<ValueId>> inputs_;     // by stage: what it takes from earlier ones, ascending
+  std::vector<std::vector<ValueId>> given_on_;   // by stage: what later ones take from it, ascending
+  std::map<ValueId, const GraphNode*> numbers_;  // with what gives them
   std::map<ValueId, std::vector<std::string>> parameter_names_;
   std::map<std::pair<ValueId, int>, std::vector<std::string>> names_;  // by the stage, too
   std::vector<std::vector<std::string>> tied_;
