@@ -14,6 +14,8 @@ namespace {
 
 constexpr const char* kEstimated = "estimated";
 constexpr const char* kMeasured = "measured";
+constexpr const char* kReplicate = "replicate";
+constexpr const char* kTransmit = "transmit";
 constexpr const char* kParameters = "parameters";
 
 std::vector<std::string> names_in(const std::string& list) {
@@ -97,6 +99,10 @@ CLI::Option* ModelOptions::add_to(CLI::App& app) {
   app.add_option("--costs", costs, "What is balanced where none of these says where to cut")
       ->check(CLI::IsMember({kEstimated, kMeasured, kParameters}))
       ->capture_default_str();
+  app.add_option("--shared", shared,
+                 "A parameter that several stages use: a copy on each, or sent along with each microbatch")
+      ->check(CLI::IsMember({kReplicate, kTransmit}))
+      ->capture_default_str();
   app.add_option("--weights", weights,
                  "Parameters and buffers instead of the model's own, .pt or .safetensors, as --save writes");
   return model;
@@ -107,7 +113,9 @@ CutModel::CutModel(const ModelOptions& options, Stage stages, World* world)
       weights_(options.weights.empty() ? NamedTensors() : read_tensors(options.weights)),
       costs_(options.costs == kMeasured ? measured_together(model_, world) : costs_of(model_, options.costs)),
       cuts_(cuts_of(options, model_.graph(), stages, costs_)),
-      parts_(partition(model_.graph(), cuts_)) {}
+      parts_(partition(
+          model_.graph(), cuts_,
+          options.shared == kTransmit ? SharedParameters::Transmit : SharedParameters::Replicate)) {}
 
 StageFactory CutModel::stages() const {
   return graph_stages(parts_, [this](const Graph& of) { return load(of); });

@@ -24,6 +24,8 @@ struct ModelOptions {
   std::vector<std::string> modules;
   /// By which stages are balanced where nothing is said of the above: estimated, measured, parameters.
   std::string costs = "estimated";
+  /// What becomes of a parameter that several stages use: replicate, transmit.
+  std::string shared = "replicate";
   /// Parameters and buffers by their names in Python, instead of those in the file.
   std::string weights;
 

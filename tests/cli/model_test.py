@@ -223,6 +223,24 @@ def test_losses_are_those_of_python(name, schedule, folder, fine):
     assert losses_of(text) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("schedule", ["1F1B -p 4", "Interleaved1F1B -p 2 -v 2", "ZB-H1 -p 3", "ZBVZeroBubble -p 2"])
+def test_parameters_can_be_sent_along(schedule, folder, fine, tmp_path):
+    model = gpt(True)
+    expected = trained_in_python(model, torch.load(folder / "data.pt"), next_loss, 4, 0.3)
+    text = fine(
+        *["train", folder / "tied.pt2", "--data", folder / "data.pt", "--steps", 4, "--json", "--shared", "transmit"],
+        *["--schedule", *schedule.split(), "-m", 4, "--optimizer", "sgd", "--lr", 0.3, "--save", tmp_path / "state.pt"],
+    )
+    assert losses_of(text) == pytest.approx(expected, rel=1e-4)
+    for key, tensor in torch.load(tmp_path / "state.pt").items():
+        torch.testing.assert_close(tensor, model.state_dict()[key], rtol=1e-4, atol=1e-5)
+    split = json.loads(fine("split", folder / "tied.pt2", "--stages", 4, "--shared", "transmit", "--json"))
+    assert split["tied"] == []
+    assert sum(stage["parameters"] for stage in split["stages"]) == sum(p.numel() for p in model.parameters())
+    sent = [each for stage in split["stages"] for each in stage["inputs"] if each.get("sizes") == [VOCAB, 16]]
+    assert len(sent) == 1
+
+
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
 @pytest.mark.parametrize("name", ["gpt", "tied"])
 def test_saved_parameters_are_those_of_python(name, suffix, folder, fine, tmp_path):
@@ -375,7 +393,7 @@ def test_outputs_are_those_of_python(size, folder, fine, tmp_path):
 
 
 def test_help_tells_all(fine):
-    common = ["--at", "--after", "--at-marks", "--modules", "--costs", "--weights", "--help"]
+    common = ["--at", "--after", "--at-marks", "--modules", "--costs", "--shared", "--weights", "--help"]
     for command, options in {
         "split": ["--stages", "--output", "--graphs", "--json"],
         "run": ["--inputs", "--outputs", "--ranks", "--microbatches", "--stages-per-rank", "--threads-per-rank"],

@@ -34,6 +34,7 @@ OPTIONS = [
     "--after",
     "--at-marks",
     "--costs",
+    "--shared",
     "--weights",
     "--data",
     "--loss",

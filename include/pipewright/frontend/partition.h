@@ -19,9 +19,16 @@ struct PartitionedGraph {
   std::vector<std::vector<std::string>> tied;
 };
 
+/// What becomes of a parameter that several stages use.
+enum class SharedParameters {
+  Replicate,  ///< A copy on each but the first, under another of its names or, where it has no more,
+              ///< `NAME@STAGE`.
+  Transmit,   ///< The first sends it to the others with each microbatch, and gets its gradient back.
+};
+
 /// `cuts`: the node that each stage but the first begins with, in ascending order. Throws ArgumentError for
-/// cuts that do not fit. A parameter that several stages use is a copy on each but the first, under another
-/// of its names or, where it has no more, `NAME@STAGE`.
-PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts);
+/// cuts that do not fit.
+PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts,
+                           SharedParameters shared = SharedParameters::Replicate);
 
 }  // namespace pipewright

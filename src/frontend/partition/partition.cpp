@@ -33,7 +33,7 @@ bool gives_number(const GraphNode& node) {
 
 class Partitioner {
  public:
-  Partitioner(const Graph& graph, const std::vector<std::size_t>& cuts)
+  Partitioner(const Graph& graph, const std::vector<std::size_t>& cuts, SharedParameters shared)
       : graph_(graph), cuts_(cuts), given_(graph.values.size(), -1), needed_(graph.values.size(), -1) {
     std::size_t before = 0;
     for (const std::size_t cut : cuts) {
@@ -43,6 +43,7 @@ class Partitioner {
       before = cut;
     }
     find_stages();
+    if (shared == SharedParameters::Transmit) transmit_parameters();
     check_writes();
     find_writers();
     find_boundaries();
@@ -102,6 +103,16 @@ class Partitioner {
       if (!value || given_[index(*value)] < 0) continue;
       needed_[index(*value)] = stage_count() - 1;
       outputs_.insert(*value);
+    }
+  }
+
+  /// Parameters of several stages become values that the first of them gives.
+  void transmit_parameters() {
+    for (const auto& [name, value] : graph_.parameters) {
+      const std::set<int>& stages = users_[value];
+      if (stages.size() < 2) continue;
+      given_[index(value)] = *stages.begin();
+      transmitted_.insert(value);
     }
   }
 
@@ -226,7 +237,7 @@ class Partitioner {
     const std::set<int>& stages = users_[value];
     if (stages.empty()) names_[{value, 0}] = names;  // so that it is not lost
     for (const int stage : stages) {
-      if (stages.size() == 1) {
+      if (stages.size() == 1 || transmitted_.contains(value)) {
         names_[{value, stage}] = names;
         return;
       }
@@ -290,13 +301,29 @@ class Partitioner {
       }
     } else {
       for (const ValueId value : given_on_[static_cast<std::size_t>(stage)]) {
-        part.outputs.push_back({graph_.values[index(value)], local.at(value)});
+        const std::string& name = graph_.values[index(value)];
+        part.outputs.push_back(
+            {name, transmitted_.contains(value) ? add_alias(local.at(value), part) : local.at(value)});
       }
     }
     for (const auto& [name, value] : graph_.updated_buffers) {
       if (given_[index(value)] == stage) part.updated_buffers[name] = local.at(value);
     }
     return part;
+  }
+
+  /// A parameter as something that a stage computes.
+  static ValueId add_alias(ValueId parameter, Graph& part) {
+    GraphNode node;
+    node.op = "aten::alias";
+    node.arguments = {{parameter}};
+    node.outputs = {{static_cast<ValueId>(part.values.size())}};
+    part.values.push_back(part.values[static_cast<std::size_t>(parameter)] + ".sent");
+    if (const auto known = part.recorded.find(parameter); known != part.recorded.end()) {
+      part.recorded[node.outputs[0][0]] = Graph::Recorded(known->second);
+    }
+    part.nodes.push_back(std::move(node));
+    return static_cast<ValueId>(part.values.size()) - 1;
   }
 
   template <typename Add>
@@ -364,6 +391,7 @@ class Partitioner {
   std::vector<int> needed_;  // likewise, the last
   std::map<ValueId, std::set<int>> users_;
   std::map<ValueId, std::set<int>> writers_;     // the stages that write to a value or what shares its memory
+  std::set<ValueId> transmitted_;                // parameters
   std::set<ValueId> outputs_;                    // of the graph
   std::vector<std::vector<ValueId>> inputs_;     // by stage: what it takes from earlier ones, ascending
   std::vector<std::vector<ValueId>> given_on_;   // by stage: what later ones take from it, ascending
@@ -375,8 +403,9 @@ class Partitioner {
 
 }  // namespace
 
-PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts) {
-  return Partitioner(graph, cuts).partition();
+PartitionedGraph partition(const Graph& graph, const std::vector<std::size_t>& cuts,
+                           SharedParameters shared) {
+  return Partitioner(graph, cuts, shared).partition();
 }
 
 }  // namespace pipewright
