@@ -125,8 +125,9 @@ class Partitioner {
       if (!conflict) continue;
       const std::string& name = graph_.values[index(conflict->first)];
       const std::string& other = graph_.values[index(conflict->second)];
-      std::string what = "uses of '" + name + "'";
-      if (name != other) what = "'" + name + "' and '" + other + "'";
+      std::string what = name == other ? "uses of '" : "'";
+      what.append(name).append("'");
+      if (name != other) what.append(" and '").append(other).append("'");
       throw ArgumentError("a stage cannot begin at node " + std::to_string(cut) + ": " + what +
                           " share memory on both sides of it, which is written to; cut elsewhere");
     }
