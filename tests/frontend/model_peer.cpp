@@ -10,11 +10,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
 
 #include "cuts.h"
+#include "pipewright/frontend/devices.h"
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/graph_module.h"
 #include "pipewright/frontend/partition.h"
@@ -54,19 +56,32 @@ struct Result {
 
   void add(const torch::nn::Module& module) const {
     for (const auto& item : module.named_parameters()) {
-      if (item.value().grad().defined()) gradients.insert(item.key(), item.value().grad());
+      if (item.value().grad().defined()) gradients.insert(item.key(), item.value().grad().cpu());
     }
-    for (const auto& item : module.named_buffers()) buffers.insert(item.key(), item.value().clone());
+    for (const auto& item : module.named_buffers())
+      buffers.insert(item.key(), item.value().detach().cpu().clone());
   }
 };
 
+/// PIPEWRIGHT_TEST_DEVICE: where the models run, wherever they were exported.
+at::Device test_device() {
+  const char* const told = std::getenv("PIPEWRIGHT_TEST_DEVICE");
+  return told ? at::Device(told) : at::Device(at::kCPU);
+}
+
+std::shared_ptr<GraphModule> make_module(const ExportedModel& model, const Graph& graph) {
+  const at::Device device = test_device();
+  return std::make_shared<GraphModule>(on_device(graph, device), on_device(model.load(graph), device));
+}
+
 Result run_whole(const ExportedModel& model, const Values& inputs) {
-  GraphModule module(model.graph(), model.load(model.graph()));
+  const std::shared_ptr<GraphModule> whole = make_module(model, model.graph());
+  GraphModule& module = *whole;
   const Values outputs = module.forward(inputs);
   const at::Tensor sum = weighted_sum(outputs);
   if (sum.requires_grad()) sum.backward();
   Result result;
-  for (const at::Tensor& output : outputs) result.outputs.push_back(output.detach());
+  for (const at::Tensor& output : outputs) result.outputs.push_back(output.detach().cpu());
   result.add(module);
   return result;
 }
@@ -93,7 +108,7 @@ Result run_stages(const ExportedModel& model, const Values& inputs, const std::v
   check_outputs_are_taken(parts);
   const auto build = [&](Stage stage) {
     const Graph& part = parts.stages[static_cast<std::size_t>(stage)];
-    StageModel built(std::make_shared<GraphModule>(part, model.load(part)));
+    StageModel built(make_module(model, part));
     built.global_name = [](const std::string& name) { return name; };
     return built;
   };
@@ -107,7 +122,7 @@ Result run_stages(const ExportedModel& model, const Values& inputs, const std::v
   batch.microbatches = {{inputs, {}, {}}};
   const StepResult step = pipeline.step(batch, {.outputs = true});
   Result result;
-  for (const at::Tensor& output : step.outputs) result.outputs.push_back(output);
+  for (const at::Tensor& output : step.outputs) result.outputs.push_back(output.cpu());
   for (Stage stage = 0; stage < ranks; ++stage) result.add(*pipeline.stage(stage).module);
   return result;
 }
@@ -117,7 +132,7 @@ void run(const std::string& cuts, const std::string& folder) {
   const ExportedModel model(folder + "/model.pt2");
   Values inputs;
   const c10::IValue brought = read(folder + "/inputs.pt");
-  for (const c10::IValue& input : brought.toListRef()) inputs.push_back(input.toTensor());
+  for (const c10::IValue& input : brought.toListRef()) inputs.push_back(input.toTensor().to(test_device()));
   const Result result =
       cuts == "0" ? run_whole(model, inputs) : run_stages(model, inputs, cuts_of(model.graph(), cuts));
   write(folder + "/outputs.pt", result.outputs);

@@ -224,7 +224,7 @@ const TracedCase& case_named(const std::string& name) {
 }
 
 TEST(Trace, CutsBetweenBlocksPassOneTensor) {
-  const TracedCase& gpt = case_named("gpt");
+  const TracedCase gpt = case_named("gpt");
   const TracedModel traced = trace(made(gpt), gpt.inputs(kTraced));
   const std::vector<std::size_t> cuts = {cut_before(traced.graph, "blocks.1"),
                                          cut_after(traced.graph, "blocks.2")};
@@ -237,7 +237,7 @@ TEST(Trace, CutsBetweenBlocksPassOneTensor) {
 }
 
 TEST(Trace, IsCutByItsCosts) {
-  const TracedCase& gpt = case_named("gpt");
+  const TracedCase gpt = case_named("gpt");
   const TracedModel traced = trace(made(gpt), gpt.inputs(kTraced));
   const std::vector<std::size_t> cuts = balanced_cuts(traced.graph, 4, estimate_costs(traced.graph));
   ASSERT_EQ(cuts.size(), 3U);
@@ -245,7 +245,7 @@ TEST(Trace, IsCutByItsCosts) {
 }
 
 TEST(Trace, FindsTheMarksOfTheModel) {
-  const TracedCase& marked = case_named("marked");
+  const TracedCase marked = case_named("marked");
   const TracedModel traced = trace(made(marked), marked.inputs(kTraced));
   const std::vector<std::size_t> cuts = marked_cuts(traced.graph);
   ASSERT_EQ(cuts.size(), 2U);
@@ -276,7 +276,7 @@ TEST(Trace, MarksWithoutOperatorsBetweenThemAreOne) {
 }
 
 TEST(Trace, NamesConstants) {
-  const TracedCase& constants = case_named("constants");
+  const TracedCase constants = case_named("constants");
   const TracedModel traced = trace(made(constants), constants.inputs(kTraced));
   ASSERT_EQ(traced.notes.size(), 4U);
   EXPECT_EQ(traced.notes[0], "constant: Float [6], used by aten::mul_; a copy of what the forward makes");

@@ -18,9 +18,9 @@ bool is_custom(const std::string& name) {
 template <typename Visit>
 void AutogradWatch::walk(const at::Tensor& from, Visit visit) {
   if (!from.defined() || !from.requires_grad()) return;
-  std::vector<c10::intrusive_ptr<Node>> left = {from.grad_fn()};
+  std::vector<NodePtr> left = {from.grad_fn()};
   while (!left.empty()) {
-    const c10::intrusive_ptr<Node> node = std::move(left.back());
+    const NodePtr node = std::move(left.back());
     left.pop_back();
     if (!node || !seen_.emplace(node.get(), node).second) continue;
     visit(*node);

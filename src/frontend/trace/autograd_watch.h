@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <map>
 
@@ -22,10 +22,11 @@ class AutogradWatch {
 
  private:
   using Node = torch::autograd::Node;
+  using NodePtr = decltype(torch::autograd::Edge::function);
   template <typename Visit>
   void walk(const at::Tensor& from, Visit visit);
 
-  std::map<const Node*, c10::intrusive_ptr<Node>> seen_;  // held, so that no other gets its address
+  std::map<const Node*, NodePtr> seen_;  // held, so that no other gets its address
 };
 
 }  // namespace pipewright

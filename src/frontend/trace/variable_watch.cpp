@@ -35,7 +35,7 @@ class VariableWatch final : public at::impl::VariableHooksInterface {
     next_._backward(self, inputs, gradient, keep_graph, create_graph);
   }
 
-  const c10::intrusive_ptr<torch::autograd::Node>& grad_fn(const at::TensorBase& self) const override {
+  const decltype(torch::autograd::Edge::function)& grad_fn(const at::TensorBase& self) const override {
     return next_.grad_fn(self);
   }
   void remove_hook(const at::TensorBase& self, unsigned at) const override { next_.remove_hook(self, at); }
