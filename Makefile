@@ -4,6 +4,7 @@
 
 PROGRAM := build/bin/pipewright
 FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 0
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 20
@@ -34,14 +35,14 @@ tsan:  ## Run the tests of threads and channels under ThreadSanitizer
 	@scripts/build.sh tsan
 	@ctest --preset tsan
 
-fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60)
+fuzz:  ## Fuzz the parsers for FUZZ_SECONDS (60), from FUZZ_SEED (0: a new one)
 	@scripts/setup.sh build test
 	@scripts/build.sh fuzz
 	@mkdir -p build/fuzz/corpus build/fuzz/models
-	@build/fuzz/bin/csv_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=20 -verbosity=0 -dict=tests/fuzz/actions.dict \
+	@build/fuzz/bin/csv_fuzz -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=20 -verbosity=0 -dict=tests/fuzz/actions.dict \
 	  -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus tests/fuzz/corpus
 	@.venv/bin/python tests/fuzz/model_seeds.py build/fuzz/models
-	@ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0 build/fuzz/bin/model_fuzz -max_total_time=$(FUZZ_SECONDS) \
+	@ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0 build/fuzz/bin/model_fuzz -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS) \
 	  -max_len=65536 -timeout=20 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/models
 
 demo: build  ## Draw and compare all schedules, train a small GPT by one: gallery/

@@ -134,6 +134,10 @@ def dtype(document):
     document["config"]["norm.weight"]["tensor_meta"]["dtype"] = 77
 
 
+def integers_that_train(document):
+    document["config"]["norm.weight"]["tensor_meta"]["dtype"] = 4
+
+
 def no_weight(document):
     del document["config"]["norm.weight"]
 
@@ -160,6 +164,7 @@ CASES = {
     "strides": ({WEIGHTS: edited(strides)}, "'norm.weight' does not fit"),
     "negative size": ({WEIGHTS: edited(negative)}, "'norm.weight' does not fit"),
     "dtype": ({WEIGHTS: edited(dtype)}, "dtype that is not known"),
+    "integers that train": ({WEIGHTS: edited(integers_that_train)}, "'norm.weight' cannot have a gradient"),
     "no weight": ({WEIGHTS: edited(no_weight)}, "no tensor 'norm.weight'"),
     "other record": ({WEIGHTS: edited(other_record)}, "cannot be read"),
 }

@@ -324,6 +324,15 @@ def test_tensors_lie_within_their_records(geometry, fits, answers, tmp_path):
     assert answer == "done" if fits else ("does not fit" in answer or "is damaged" in answer), answer
 
 
+def test_integers_cannot_have_a_gradient(answers, tmp_path):
+    """A parameter of floats in a record of integers."""
+    torch.save({"x": torch.nn.Parameter(torch.ones(3))}, tmp_path / "good.pt")
+    changed = with_pickle((tmp_path / "good.pt").read_bytes(), lambda record: record.replace(b"FloatStorage", b"IntStorage"))
+    (tmp_path / "x.pt").write_bytes(changed)
+    answer = answers([f"copy {tmp_path / 'x.pt'} {tmp_path / 'y.pt'}"])[0]
+    assert "'x' cannot have a gradient" in answer, answer
+
+
 def test_an_older_file_stays_when_writing_fails(answers, tmp_path):
     torch.save({"x": torch.ones(1)}, tmp_path / "x.pt")
     torch.save({"x": torch.randn(2, dtype=torch.complex64)}, tmp_path / "y.pt")

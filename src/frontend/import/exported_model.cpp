@@ -9,6 +9,7 @@
 
 #include "frontend/archive/archive.h"
 #include "frontend/archive/geometry.h"
+#include "frontend/archive/with_gradient.h"
 #include "frontend/import/graph_reader.h"
 #include "frontend/schema/schema_numbers.h"
 
@@ -118,9 +119,11 @@ class ExportedModel::Impl {
       throw ParseError("the tensor '" + name + "' does not fit into its record");
     auto* begin = static_cast<std::byte*>(bytes.begin.get()) +
                   static_cast<std::size_t>(offset) * c10::elementSize(dtype);
-    tensor = at::from_blob(begin, sizes, strides, [held = bytes.begin](void*) {}, at::TensorOptions(dtype));
     const bool trains = field(entry, "is_param") == true && field(meta, "requires_grad") == true;
-    tensor.set_requires_grad(trains);
+    tensor =
+        with_gradient(at::from_blob(
+                          begin, sizes, strides, [held = bytes.begin](void*) {}, at::TensorOptions(dtype)),
+                      trains, name);
     return tensor;
   }
 

@@ -14,6 +14,7 @@
 #include "frontend/archive/archive.h"
 #include "frontend/archive/archive_writer.h"
 #include "frontend/archive/geometry.h"
+#include "frontend/archive/with_gradient.h"
 #include "frontend/tensors/pickle.h"
 #include "pipewright/base/error.h"
 
@@ -109,7 +110,8 @@ class TensorUnpickler {
     const std::vector<Value>& arguments = arguments_of(call);
     if (is_call(call, "torch._utils", "_rebuild_parameter") ||
         is_call(call, "torch._utils", "_rebuild_parameter_with_state")) {
-      return tensor_of(nested_call(arguments, 0, name), name).set_requires_grad(boolean(arguments, 1, name));
+      return with_gradient(tensor_of(nested_call(arguments, 0, name), name), boolean(arguments, 1, name),
+                           name);
     }
     const bool has_type = is_call(call, "torch._utils", "_rebuild_tensor_v3");
     if (!has_type && !is_call(call, "torch._utils", "_rebuild_tensor_v2"))
@@ -130,7 +132,7 @@ class TensorUnpickler {
       throw ParseError("the tensor '" + name + "' does not fit into its record");
     const at::Tensor tensor = at::empty({0}, at::TensorOptions(*dtype));
     tensor.set_(storage.bytes, *offset, sizes, strides);
-    return tensor.set_requires_grad(boolean(arguments, 4, name));
+    return with_gradient(tensor, boolean(arguments, 4, name), name);
   }
 
   const Node& nested_call(const std::vector<Value>& arguments, std::size_t at,
