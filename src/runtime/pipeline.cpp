@@ -584,6 +584,8 @@ std::filesystem::path Pipeline::write_flight_record(const std::string& because) 
   return impl_->write_flight_record(because);
 }
 
+std::string Pipeline::not_captured_for() const { return {}; }
+
 std::map<Stage, std::string> Pipeline::unsplit_stages() const { return impl_->training().unsplit_stages(); }
 
 }  // namespace pipewright

@@ -63,6 +63,14 @@ struct PipelineOptions {
   /// Where a failure's flight record goes: what the ranks of this process did last, for `pipewright explain`.
   /// Empty: nowhere.
   std::filesystem::path flight_record = {};
+  /// By rank, where it computes: its stages' modules are moved there. Several ranks may share a device.
+  /// Empty: stages stay where they were made. Batches are brought by the caller to where the first and the
+  /// last stage are.
+  std::vector<at::Device> devices = {};
+  /// Training steps become one CUDA graph, where all ranks are on one CUDA device of this process: recorded
+  /// when a batch of the same shapes comes again, then replayed with the new numbers. Gradients and losses of
+  /// replayed steps lie in the same memory every time. What cannot be recorded runs as it would without.
+  bool cuda_graph = false;
 };
 
 /// What to do with a step whose losses or gradients are not all finite numbers.
@@ -111,6 +119,8 @@ struct StepResult {
   std::vector<int> peak_live;
   /// What was not a finite number, where the step was skipped for that: no optimizer should follow it.
   std::string skipped_for;
+  /// Whether it was a CUDA graph that ran.
+  bool replayed = false;
 };
 
 /// What a handler sees of the action it stands in for.
@@ -218,6 +228,9 @@ class Pipeline {
   /// Writes what the ranks of this process did last, and do now, to where flight records go; the file, or
   /// nothing where it cannot be written. From any thread.
   std::filesystem::path write_flight_record(const std::string& because) const;
+
+  /// Why steps do not become CUDA graphs, where they should; empty where they do, or will.
+  std::string not_captured_for() const;
 
   /// Stages whose I had to run the whole backward in the steps so far, with the reason.
   std::map<Stage, std::string> unsplit_stages() const;
