@@ -16,6 +16,8 @@
 #include "pipewright/schedule/generate.h"
 #include "pipewright/schedule/validate.h"
 #include "runtime/collective/data_parallel.h"
+#include "runtime/device/rank_devices.h"
+#include "runtime/executor/captured_steps.h"
 #include "runtime/executor/plan_runner.h"
 #include "runtime/flight/flight_recorder.h"
 #include "runtime/flight/settlement.h"
@@ -83,8 +85,8 @@ class Pipeline::Impl {
             [this](const StepError& noticed) { return settlement_.settle(noticed); }),
         models_(build_models(build)),
         data_parallel_(agreed_mesh(), plan_, models_, options_),
-        train_(std::move(plan_), options_.routes, mesh_, *transport_, models_, data_parallel_, options_.loss,
-               handlers, recorder_, failure_),
+        devices_(rank_devices()),
+        train_(make_runner(std::move(plan_), failure_)),
         tied_(options_, parameters()) {
     if (world()) {
       others_ = world()->impl().observe(
@@ -102,6 +104,7 @@ class Pipeline::Impl {
     if (mesh_.local().size() > 1) {
       workers_ = std::make_unique<Workers>(mesh_.local().size(), options_.threads_per_rank);
     }
+    if (options_.cuda_graph) prepare_capture();
     // Connecting needs rank 0; from the first step on nobody does.
     if (world()) world()->all_gather({});
   }
@@ -119,6 +122,7 @@ class Pipeline::Impl {
     step.grad_scale = 1 / (denominator * options.accumulation);
     const Results wanted{denominator, options.outputs, options.everywhere};
     const World::Impl::Patience patience(world(), options_.timeout);
+    if (captured_) captured_->keep_gradients();
     if (options.non_finite == NonFinite::GoOn) return accumulate(step, batch, wanted);
 
     GradientsAside earlier(parameters());
@@ -154,12 +158,12 @@ class Pipeline::Impl {
   }
 
   World* world() const { return options_.world.get(); }
-  const Schedule& plan() const { return train_.plan(); }
+  const Schedule& plan() const { return train_->plan(); }
   /// By replica.
   ReplicaModels& models() { return models_; }
   const Mesh& mesh() const { return mesh_; }
   const TiedParameters& tied() const { return tied_; }
-  const PlanRunner& training() const { return train_; }
+  const PlanRunner& training() const { return *train_; }
 
   std::vector<LocalParameter> parameters() const {
     if (mesh_.local().empty()) return {};
@@ -206,6 +210,8 @@ class Pipeline::Impl {
 
   std::int64_t skipped() const { return skipped_; }
 
+  const std::string& not_captured_for() const { return captured_ ? captured_->refusal() : not_captured_for_; }
+
   std::filesystem::path write_flight_record(const std::string& because) const {
     ProcessRecord record = settlement_.describe();
     record.because = because;
@@ -227,7 +233,7 @@ class Pipeline::Impl {
   /// A step, with what belongs to its gradients.
   StepResult accumulate(const Step& step, const Batch& batch, const Results& wanted) {
     tied_.before_step();
-    StepResult result = run(train_, step, batch, wanted);
+    StepResult result = run(*train_, step, batch, wanted);
     together([this] { tied_.after_step(); });
     return result;
   }
@@ -241,16 +247,71 @@ class Pipeline::Impl {
   }
 
   ReplicaModels build_models(const StageFactory& build) const {
+    if (!options_.devices.empty() && options_.devices.size() != plan_.ranks.size()) {
+      throw ArgumentError("there are " + std::to_string(options_.devices.size()) + " devices for " +
+                          std::to_string(plan_.ranks.size()) + " ranks");
+    }
     ReplicaModels models;
     for (const int replica : mesh_.local_replicas()) {
       // In the order of the stages, so that what a factory draws at random does not depend on the placement.
       for (Stage stage = 0; stage < plan_.stage_count(); ++stage) {
         const Rank rank = plan_.placement[static_cast<std::size_t>(stage)];
         if (mesh_.process_of({replica, rank}) != mesh_.own_process()) continue;
-        models[replica].emplace(stage, build(stage));
+        const StageModel& model = models[replica].emplace(stage, build(stage)).first->second;
+        if (model.module && !options_.devices.empty())
+          model.module->to(options_.devices.at(static_cast<std::size_t>(rank)));
       }
     }
     return models;
+  }
+
+  /// Where a stage's module is; nothing for one that holds nothing.
+  static std::optional<c10::Device> device_of(const StageModel& model) {
+    if (!model.module) return std::nullopt;
+    for (const at::Tensor& tensor : model.module->parameters()) return tensor.device();
+    for (const at::Tensor& tensor : model.module->buffers()) return tensor.device();
+    return std::nullopt;
+  }
+
+  RankDevices rank_devices() const {
+    // Replicas sum their gradients on the streams that their threads have.
+    RankDevices devices{.own_streams = mesh_.replicas() == 1};
+    for (const auto& [replica, models] : models_) {
+      for (const auto& [stage, model] : models) {
+        const Rank rank = plan_.placement[static_cast<std::size_t>(stage)];
+        std::optional<c10::Device> device = device_of(model);
+        if (!options_.devices.empty()) device = options_.devices[static_cast<std::size_t>(rank)];
+        if (!device) continue;
+        if (!device->is_cpu() && !device->has_index()) device = current_stream(*device).device();
+        devices.known.emplace(std::pair(replica, rank), *device);
+      }
+    }
+    return devices;
+  }
+
+  std::unique_ptr<PlanRunner> make_runner(Schedule plan, Failure& failure) {
+    return std::make_unique<PlanRunner>(std::move(plan), options_.routes, mesh_, devices_, *transport_,
+                                        models_, data_parallel_, options_.loss, handlers, recorder_, failure);
+  }
+
+  void prepare_capture() {
+    const c10::Device device = devices_.at(0, 0);
+    const auto is_elsewhere = [&](const auto& each) { return each.second != device; };
+    if (world()) {
+      not_captured_for_ = "ranks of other processes take part";
+    } else if (mesh_.replicas() > 1) {
+      not_captured_for_ = "there are several replicas";
+    } else if (!device.is_cuda()) {
+      not_captured_for_ = "rank 0 is on " + device.str();
+    } else if (std::ranges::any_of(devices_.known, is_elsewhere)) {
+      not_captured_for_ = "the ranks are on several devices";
+    } else if (!CudaGraph::is_supported()) {
+      not_captured_for_ = "this library was built without CUDA";
+    } else {
+      recording_ = make_runner(plan(), recording_failure_);
+      captured_ =
+          std::make_unique<CapturedSteps>(device, models_.begin()->second, handlers, *train_, *recording_);
+    }
   }
 
   /// Before the replicas exchange anything: the same in all processes.
@@ -322,9 +383,7 @@ class Pipeline::Impl {
                                              .microbatches = microbatches,
                                              .placement = plan().placement});
     std::unique_ptr<PlanRunner>& runner = forward_[microbatches];
-    runner = std::make_unique<PlanRunner>(checked_plan(forwards, options_.routes, options_.lower),
-                                          options_.routes, mesh_, *transport_, models_, data_parallel_,
-                                          options_.loss, handlers, recorder_, failure_);
+    runner = make_runner(checked_plan(forwards, options_.routes, options_.lower), failure_);
     return *runner;
   }
 
@@ -341,6 +400,15 @@ class Pipeline::Impl {
     }
   }
 
+  void run_eagerly(PlanRunner& runner, std::vector<Step>& steps) {
+    if (workers_) {
+      runner.run(steps, workers_.get());
+    } else if (!steps.empty()) {
+      const ThreadCount threads(options_.threads_per_rank);
+      runner.run(steps, nullptr);
+    }
+  }
+
   StepResult run(PlanRunner& runner, const Step& like, const Batch& batch, const Results& wanted) {
     if (world()) {
       if (const std::optional<std::string> word = world()->impl().failure()) throw remote_failure(*word);
@@ -352,12 +420,9 @@ class Pipeline::Impl {
     if (world() && like.trace) {
       together([this] { world()->all_gather({}); });  // so that all start at the same time
     }
-    if (workers_) {
-      runner.run(steps, workers_.get());
-    } else if (!steps.empty()) {
-      const ThreadCount threads(options_.threads_per_rank);
-      runner.run(steps, nullptr);
-    }
+    const CapturedSteps::Ran captured =
+        captured_ && like.train && !like.trace ? captured_->run(steps.front()) : CapturedSteps::Ran::NotAtAll;
+    if (captured == CapturedSteps::Ran::NotAtAll) run_eagerly(runner, steps);
 
     const at::AutoGradMode no_grad(false);
     StepResult result;
@@ -378,6 +443,7 @@ class Pipeline::Impl {
     if (!outputs.empty()) result.outputs = merge_outputs(outputs, options_.merge);
     if (!result.losses.empty()) result.loss = at::stack(result.losses).sum().div_(wanted.denominator);
     result.peak_live = runner.peak_live();
+    result.replayed = captured == CapturedSteps::Ran::Replayed;
     return result;
   }
 
@@ -458,12 +524,18 @@ class Pipeline::Impl {
   Failure failure_;
   ReplicaModels models_;
   DataParallel data_parallel_;
-  PlanRunner train_;
+  RankDevices devices_;
+  std::unique_ptr<PlanRunner> train_;
   TiedParameters tied_;
   bool trains_ = false;  // the plan has backwards
   std::int64_t skipped_ = 0;
   std::map<Microbatch, std::unique_ptr<PlanRunner>> forward_;
   std::unique_ptr<Workers> workers_;
+  std::string not_captured_for_;  // nor ever can be
+  // A step that cannot be recorded ends no waits of others.
+  Failure recording_failure_{1, [] {}, [](const StepError& error) { return error; }};
+  std::unique_ptr<PlanRunner> recording_;
+  std::unique_ptr<CapturedSteps> captured_;            // null where none are
   std::unique_ptr<World::Impl::Subscription> others_;  // to their failures
 };
 
@@ -584,7 +656,7 @@ std::filesystem::path Pipeline::write_flight_record(const std::string& because) 
   return impl_->write_flight_record(because);
 }
 
-std::string Pipeline::not_captured_for() const { return {}; }
+std::string Pipeline::not_captured_for() const { return impl_->not_captured_for(); }
 
 std::map<Stage, std::string> Pipeline::unsplit_stages() const { return impl_->training().unsplit_stages(); }
 

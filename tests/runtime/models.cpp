@@ -188,6 +188,14 @@ LayerFactory frozen_layer(const LayerFactory& layer, const std::string& only = "
   };
 }
 
+at::Device& device_now() {
+  static at::Device device = [] {
+    const char* name = std::getenv("PIPEWRIGHT_TEST_DEVICE");
+    return at::Device(name ? name : "cpu");
+  }();
+  return device;
+}
+
 }  // namespace
 
 Slice::Slice(const Model& model, std::size_t first, std::size_t last) {
@@ -226,13 +234,10 @@ Microbatch microbatch_now() { return current_microbatch().value_or(announced); }
 
 void announce_microbatch(Microbatch microbatch) { announced = microbatch; }
 
-at::Device test_device() {
-  static const at::Device device = [] {
-    const char* name = std::getenv("PIPEWRIGHT_TEST_DEVICE");
-    return at::Device(name ? name : "cpu");
-  }();
-  return device;
-}
+at::Device test_device() { return device_now(); }
+
+OnDevice::OnDevice(at::Device device) : before_(std::exchange(device_now(), device)) {}
+OnDevice::~OnDevice() { device_now() = before_; }
 
 at::Tensor numbers(std::uint64_t seed, at::IntArrayRef sizes) {
   return torch::empty(sizes).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(seed)).to(test_device());

@@ -53,6 +53,17 @@ void announce_microbatch(Microbatch microbatch);
 
 /// Where the models and their data are: the CPU, or what PIPEWRIGHT_TEST_DEVICE names.
 at::Device test_device();
+/// While it lives, they are on another.
+class OnDevice {
+ public:
+  explicit OnDevice(at::Device device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  at::Device before_;
+};
 
 /// A tensor of ordinary numbers, on that device, that depend on the seed alone.
 at::Tensor numbers(std::uint64_t seed, at::IntArrayRef sizes);

@@ -67,9 +67,9 @@ struct PipelineOptions {
   /// Empty: stages stay where they were made. Batches are brought by the caller to where the first and the
   /// last stage are.
   std::vector<at::Device> devices = {};
-  /// Training steps become one CUDA graph, where all ranks are on one CUDA device of this process: recorded
-  /// when a batch of the same shapes comes again, then replayed with the new numbers. Gradients and losses of
-  /// replayed steps lie in the same memory every time. What cannot be recorded runs as it would without.
+  /// A training step becomes one CUDA graph, where all ranks are on one CUDA device of this process: recorded
+  /// when a batch of the same shapes comes for the third time, then replayed with the new numbers. Gradients
+  /// of replayed steps lie in the same memory every time. What cannot be recorded runs as it would without.
   bool cuda_graph = false;
 };
 

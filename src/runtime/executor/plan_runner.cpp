@@ -1,13 +1,15 @@
 #include "runtime/executor/plan_runner.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace pipewright {
 
-PlanRunner::PlanRunner(Schedule plan, const Routes& routes, const Mesh& mesh, Transport& transport,
-                       ReplicaModels& models, DataParallel& data_parallel, const Loss& loss,
-                       const Handlers& handlers, FlightRecorder& recorder, Failure& failure)
+PlanRunner::PlanRunner(Schedule plan, const Routes& routes, const Mesh& mesh, const RankDevices& devices,
+                       Transport& transport, ReplicaModels& models, DataParallel& data_parallel,
+                       const Loss& loss, const Handlers& handlers, FlightRecorder& recorder, Failure& failure)
     : plan_(std::move(plan)),
       mesh_(mesh),
       transport_(transport),
@@ -16,20 +18,15 @@ PlanRunner::PlanRunner(Schedule plan, const Routes& routes, const Mesh& mesh, Tr
       recorder_(recorder),
       failure_(failure) {
   for (const Position position : mesh.local()) {
-    executors_.push_back(std::make_unique<RankExecutor>(plan_, routes, position, transport,
+    executors_.push_back(std::make_unique<RankExecutor>(plan_, routes, position, devices, transport,
                                                         models.at(position.replica), data_parallel, loss,
                                                         handlers, recorder.rank(position), failure));
   }
 }
 
 void PlanRunner::run(std::vector<Step>& steps, Workers* workers) {
-  transport_.begin_step(steps.front().trace);
-  data_parallel_.begin_step();
-  const Clock::time_point start = Clock::now();
-  for (Step& step : steps) {
-    step.start = start;
-    step.number = recorder_.step();
-  }
+  begin(steps);
+  fork_streams();
   const auto run_at = [&](std::size_t at) {
     RankExecutor& executor = *executors_[at];
     const auto replica = std::ranges::find(mesh_.local_replicas(), executor.position().replica);
@@ -41,6 +38,42 @@ void PlanRunner::run(std::vector<Step>& steps, Workers* workers) {
   } else if (!executors_.empty()) {
     run_at(0);
   }
+  join_streams();
+  end();
+}
+
+void PlanRunner::run_serially(Step& step) {
+  begin({&step, 1});
+  if (serial_.empty()) serial_ = serial_order(plan_);
+  {
+    const at::AutoGradMode grad_mode(step.train);
+    for (const auto& executor : executors_) executor->begin(step, /*alone=*/false);
+    for (const Turn& turn : serial_) {
+      if (failure_.raised()) break;
+      executors_[static_cast<std::size_t>(turn.rank)]->run_cell(turn.at, turn.size);
+    }
+    for (const auto& executor : executors_) executor->end();
+  }
+  end();
+}
+
+void PlanRunner::begin(std::span<Step> steps) {
+  transport_.begin_step(steps.front().trace);
+  data_parallel_.begin_step();
+  const Clock::time_point start = Clock::now();
+  starts_.clear();
+  for (Step& step : steps) {
+    step.start = start;
+    step.number = recorder_.step();
+  }
+  if (!steps.front().trace) return;
+  for (const auto& executor : executors_) {
+    const c10::Device device = executor->device();
+    if (!device.is_cpu() && !starts_.contains(device)) starts_[device] = mark(device, Timed::Yes);
+  }
+}
+
+void PlanRunner::end() {
   deliver();
   if (!failure_.raised()) data_parallel_.end_step(failure_);
   // Handlers need not take what is sent to the actions that they stand in for.
@@ -49,6 +82,18 @@ void PlanRunner::run(std::vector<Step>& steps, Workers* workers) {
   if (failure_.raised()) data_parallel_.drop_step();
   transport_.reset();
   failure_.rethrow();
+}
+
+void PlanRunner::fork_streams() const {
+  for (const auto& executor : executors_) {
+    if (const auto& stream = executor->stream()) wait_for(*stream, current_stream(executor->device()));
+  }
+}
+
+void PlanRunner::join_streams() const {
+  for (const auto& executor : executors_) {
+    if (const auto& stream = executor->stream()) wait_for(current_stream(executor->device()), *stream);
+  }
 }
 
 void PlanRunner::deliver() {
@@ -69,10 +114,13 @@ Timeline PlanRunner::take_timeline() {
   Timeline timeline{
       .ranks = {}, .placement = plan_.placement, .microbatches = plan_.microbatches, .skips = plan_.skips};
   timeline.ranks.resize(plan_.ranks.size());
+  for (const auto& [device, start] : starts_) wait_until_done(device);
   for (const auto& executor : executors_) {
     const Position position = executor->position();
-    if (position.replica == 0)
-      timeline.ranks[static_cast<std::size_t>(position.rank)] = executor->take_trace();
+    if (position.replica != 0) continue;
+    const auto start = starts_.find(executor->device());
+    timeline.ranks[static_cast<std::size_t>(position.rank)] =
+        executor->take_trace(start == starts_.end() ? nullptr : start->second);
   }
   return timeline;
 }

@@ -2,11 +2,14 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "pipewright/schedule/schedule.h"
 #include "runtime/executor/rank_executor.h"
+#include "runtime/executor/serial_order.h"
 #include "runtime/flight/flight_recorder.h"
 
 namespace pipewright {
@@ -15,15 +18,22 @@ namespace pipewright {
 /// thread where there is only one.
 class PlanRunner {
  public:
-  /// All but the plan and the routes are kept by reference and outlive the runner.
-  PlanRunner(Schedule plan, const Routes& routes, const Mesh& mesh, Transport& transport,
-             ReplicaModels& models, DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
-             FlightRecorder& recorder, Failure& failure);
+  /// All but the plan, the routes and the devices are kept by reference and outlive the runner.
+  PlanRunner(Schedule plan, const Routes& routes, const Mesh& mesh, const RankDevices& devices,
+             Transport& transport, ReplicaModels& models, DataParallel& data_parallel, const Loss& loss,
+             const Handlers& handlers, FlightRecorder& recorder, Failure& failure);
+
+  PlanRunner(const PlanRunner&) = delete;  // its ranks refer to its plan
+  PlanRunner& operator=(const PlanRunner&) = delete;
 
   const Schedule& plan() const { return plan_; }
 
   /// `steps`: one for each local replica. Throws StepError; the runner can be used again.
   void run(std::vector<Step>& steps, Workers* workers);
+
+  /// The same on the caller's thread and its current stream, one rank in turn after the other. REQUIRES: all
+  /// ranks are of this process, on one device.
+  void run_serially(Step& step);
 
   /// Of the last step; empty, and 0, for ranks of other processes. The timeline is that of replica 0, the
   /// peaks are over all.
@@ -33,6 +43,12 @@ class PlanRunner {
   std::map<Stage, std::string> unsplit_stages() const;
 
  private:
+  void begin(std::span<Step> steps);
+  void end();
+  /// What ranks compute on streams of their own comes after what the caller has asked for, and before what he
+  /// asks for next.
+  void fork_streams() const;
+  void join_streams() const;
   /// Waits until what was sent has arrived.
   void deliver();
 
@@ -44,6 +60,8 @@ class PlanRunner {
   FlightRecorder& recorder_;
   Failure& failure_;
   std::vector<std::unique_ptr<RankExecutor>> executors_;  // of the local positions
+  std::vector<Turn> serial_;                              // the order of run_serially, once it was needed
+  std::unordered_map<c10::Device, Mark> starts_;          // of the last step, where it was traced
 };
 
 }  // namespace pipewright

@@ -81,7 +81,8 @@ bool independent(std::span<const Action> cell) {
   return true;
 }
 
-Program compile(const Schedule& plan, const Routes& routes, Position position, Transport& transport) {
+Program compile(const Schedule& plan, const Routes& routes, Position position, const RankDevices& devices,
+                Transport& transport) {
   const Rank rank = position.rank;
   Program program;
   program.local_index.assign(plan.placement.size(), -1);
@@ -96,11 +97,15 @@ Program compile(const Schedule& plan, const Routes& routes, Position position, T
   const auto channel_between = [&](Stage from, Stage to) {
     std::shared_ptr<Channel>& channel = channels[{from, to}];
     if (!channel) {
+      const Rank from_rank = plan.placement[static_cast<std::size_t>(from)];
+      const Rank to_rank = plan.placement[static_cast<std::size_t>(to)];
       channel = transport.connect({.from = from,
                                    .to = to,
-                                   .from_rank = plan.placement[static_cast<std::size_t>(from)],
-                                   .to_rank = plan.placement[static_cast<std::size_t>(to)],
-                                   .replica = position.replica});
+                                   .from_rank = from_rank,
+                                   .to_rank = to_rank,
+                                   .replica = position.replica,
+                                   .from_device = devices.at(position.replica, from_rank),
+                                   .to_device = devices.at(position.replica, to_rank)});
     }
     return channel.get();
   };

@@ -8,6 +8,7 @@
 
 #include "pipewright/runtime/routes.h"
 #include "pipewright/schedule/schedule.h"
+#include "runtime/device/rank_devices.h"
 #include "runtime/transport/channel.h"
 #include "runtime/world/mesh.h"
 
@@ -65,7 +66,8 @@ struct Program {
 };
 
 /// REQUIRES: `plan` is a valid lowered schedule with the skips of the routes.
-Program compile(const Schedule& plan, const Routes& routes, Position position, Transport& transport);
+Program compile(const Schedule& plan, const Routes& routes, Position position, const RankDevices& devices,
+                Transport& transport);
 
 /// Whether the parts of a cell can run at the same time: no two are of one stage, whose
 /// forward only one thread may call. (That none waits for another is what makes it valid.)

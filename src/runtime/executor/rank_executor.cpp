@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -107,7 +109,10 @@ class RankExecutor::Recorded {
     if (!outermost_) return;
     const Clock::time_point now = Clock::now();
     executor_.recorder_.end(std::exchange(executor_.running_[at_], kNotRunning), now);
-    if (executor_.step_->trace) executor_.trace_[at_].end = milliseconds_since(executor_.step_->start, now);
+    if (!executor_.step_->trace) return;
+    executor_.trace_[at_].end = milliseconds_since(executor_.step_->start, now);
+    if (executor_.marks_.empty()) return;
+    executor_.marks_[at_].end = mark(executor_.device_, Timed::Yes);
   }
   Recorded(const Recorded&) = delete;
   Recorded& operator=(const Recorded&) = delete;
@@ -122,7 +127,10 @@ class RankExecutor::Recorded {
 
  private:
   void begin_trace(Clock::time_point now) {
-    if (executor_.step_->trace) executor_.trace_[at_].start = milliseconds_since(executor_.step_->start, now);
+    if (!executor_.step_->trace) return;
+    executor_.trace_[at_].start = milliseconds_since(executor_.step_->start, now);
+    if (executor_.marks_.empty()) return;
+    executor_.marks_[at_].start = mark(executor_.device_, Timed::Yes);
   }
 
   RankExecutor& executor_;
@@ -131,17 +139,19 @@ class RankExecutor::Recorded {
 };
 
 RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position position,
-                           Transport& transport, StageModels& models, DataParallel& data_parallel,
-                           const Loss& loss, const Handlers& handlers, RankRecorder& recorder,
-                           Failure& failure)
+                           const RankDevices& devices, Transport& transport, StageModels& models,
+                           DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
+                           RankRecorder& recorder, Failure& failure)
     : plan_(plan),
       position_(position),
       rank_(position.rank),
+      device_(devices.at(position.replica, position.rank)),
+      stream_(devices.own_streams ? new_stream(device_) : std::nullopt),
       loss_(loss),
       handlers_(handlers),
       recorder_(recorder),
       failure_(failure),
-      program_(compile(plan, routes, position, transport)),
+      program_(compile(plan, routes, position, devices, transport)),
       running_(program_.instructions.size(), kNotRunning) {
   for (std::size_t at = 0; at < program_.stages.size(); ++at) {
     const Stage stage = program_.stages[at];
@@ -159,25 +169,45 @@ RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position 
 }
 
 void RankExecutor::run(Step& step) {
-  step_ = &step;
-  live_ = 0;
-  peak_live_ = 0;
-  for (LocalStage& local : locals_) {
-    local.inputs.forget();
-    local.outputs.forget();
-  }
-  const std::vector<Action>& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
-  trace_.clear();
-  if (step.trace) {
-    for (const Action action : actions) trace_.push_back({.action = action});
-  }
+  const c10::OptionalDeviceGuard device(device_.is_cpu() ? std::nullopt : std::optional(device_));
+  const c10::OptionalStreamGuard stream(stream_);
   const at::AutoGradMode grad_mode(step.train);
+  begin(step, /*alone=*/true);
+  const std::vector<Action>& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
   for (std::size_t at = 0; at < actions.size() && !failure_.raised();) {
     const std::size_t size = cell_size(actions, at);
     run_cell(at, size);
     at += size;
   }
-  loss_gradient_.reset();
+  end();
+}
+
+void RankExecutor::begin(Step& step, bool alone) {
+  step_ = &step;
+  alone_ = alone;
+  live_ = 0;
+  peak_live_ = 0;
+  for (LocalStage& local : locals_) {
+    local.inputs.forget();
+    local.outputs.forget();
+    for (Held& held : local.held) held.beside = false;
+  }
+  const std::vector<Action>& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
+  trace_.clear();
+  marks_.clear();
+  if (!step.trace) return;
+  for (const Action action : actions) trace_.push_back({.action = action});
+  if (!device_.is_cpu()) marks_.resize(actions.size());
+}
+
+std::vector<TimedAction> RankExecutor::take_trace(const Mark& start) {
+  for (std::size_t at = 0; at < marks_.size(); ++at) {
+    const auto [begun, ended] = std::exchange(marks_[at], {});
+    if (!start || !begun || !ended) continue;
+    trace_[at].start = milliseconds_between(*start, *begun);
+    trace_[at].end = std::max(trace_[at].start, milliseconds_between(*start, *ended));
+  }
+  return std::move(trace_);
 }
 
 void RankExecutor::clear() {
@@ -196,7 +226,7 @@ void RankExecutor::run_cell(std::size_t at, std::size_t size) {
     return;
   }
   const auto& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
-  if (independent(std::span(actions).subspan(at, size))) {
+  if (alone_ && independent(std::span(actions).subspan(at, size))) {
     run_overlapped(at, size);
   } else {
     for (std::size_t part = at; part < at + size; ++part) run_guarded(part);
@@ -205,11 +235,34 @@ void RankExecutor::run_cell(std::size_t at, std::size_t size) {
 
 void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
   if (!side_) side_ = std::make_unique<Workers>(program_.parallel_parts, at::get_num_threads());
-  side_->start([this, at, size](std::size_t index) {
-    if (index + 1 < size) run_guarded(at + 1 + index);
+  choose_streams(at, size);
+  if (beside_) wait_for(*beside_, *stream_);
+  const auto run_part = [this](std::size_t part) {
+    const c10::OptionalDeviceGuard device(device_.is_cpu() ? std::nullopt : std::optional(device_));
+    const c10::OptionalStreamGuard stream(held(program_.instructions[part]).beside ? beside_ : stream_);
+    run_guarded(part);
+  };
+  side_->start([&](std::size_t index) {
+    if (index + 1 < size) run_part(at + 1 + index);
   });
-  run_guarded(at);
+  run_part(at);
   side_->wait();
+  if (beside_) wait_for(*stream_, *beside_);
+}
+
+void RankExecutor::choose_streams(std::size_t at, std::size_t size) {
+  if (!stream_) return;
+  if (!beside_) beside_ = new_stream(device_);
+  // A backward runs on the stream of its forward.
+  bool backward_is_beside = true;
+  for (std::size_t part = at; part < at + size; ++part) {
+    const Instruction& instruction = program_.instructions[part];
+    if (instruction.action.kind != Kind::F) backward_is_beside = held(instruction).beside;
+  }
+  for (std::size_t part = at; part < at + size; ++part) {
+    const Instruction& instruction = program_.instructions[part];
+    if (instruction.action.kind == Kind::F) held(instruction).beside = !backward_is_beside;
+  }
 }
 
 template <typename Run>
@@ -311,8 +364,10 @@ Values RankExecutor::take(const Instruction& instruction, const Way& way, Values
   Message message = way.incoming->take(static_cast<Microbatch>(instruction.action.microbatch));
   recorded.has_it();
   if (step_->trace) {
-    TimedAction& receive = trace_[way.receives[instruction.action.microbatch]];
+    const std::size_t received = way.receives[instruction.action.microbatch];
+    TimedAction& receive = trace_[received];
     receive.end = std::max(receive.start, milliseconds_since(step_->start, message.arrived));
+    if (!marks_.empty() && message.given) marks_[received].end = message.given;
   }
   return std::move(message.values);
 }
@@ -405,10 +460,12 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
   if (const auto own = brought.stage_inputs.find(local.stage); own != brought.stage_inputs.end()) {
     inputs.insert(inputs.end(), own->second.begin(), own->second.end());
   }
+  if (held.beside) keep_for(inputs, *beside_);
   const SharedInputs shared(local.stage, local.ways.shared_inputs, inputs);
   Values outputs = local.model.forward(inputs);
   inputs.clear();
   shared.check_unchanged();
+  if (held.beside) keep_for(outputs, *stream_);
   local.outputs.check(outputs, local.model.outputs);
   if (step_->train && local.model.dw_builder) {
     held.dw = local.model.dw_builder();
@@ -484,6 +541,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
     activation_held(-1);
   }
 
+  if (held.beside) keep_for(input_grads, *stream_);
   give_input_grads(local, instruction.action.microbatch, input_grads);
 }
 

@@ -12,6 +12,8 @@
 #include "pipewright/schedule/timeline.h"
 #include "runtime/backward/backward.h"
 #include "runtime/collective/data_parallel.h"
+#include "runtime/device/rank_devices.h"
+#include "runtime/device/streams.h"
 #include "runtime/executor/handlers.h"
 #include "runtime/executor/program.h"
 #include "runtime/executor/step.h"
@@ -28,22 +30,34 @@ namespace pipewright {
 /// different microbatches.
 class RankExecutor {
  public:
-  /// All are kept by reference and outlive the executor, but for the routes. `models`: of this replica.
-  RankExecutor(const Schedule& plan, const Routes& routes, Position position, Transport& transport,
-               StageModels& models, DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
-               RankRecorder& recorder, Failure& failure);
+  /// All are kept by reference and outlive the executor, but for the routes and devices. `models`: of this
+  /// replica.
+  RankExecutor(const Schedule& plan, const Routes& routes, Position position, const RankDevices& devices,
+               Transport& transport, StageModels& models, DataParallel& data_parallel, const Loss& loss,
+               const Handlers& handlers, RankRecorder& recorder, Failure& failure);
 
-  /// Runs the whole program; what goes wrong is reported to the Failure, not thrown.
+  /// Runs the whole program, on streams of this rank where it has them; what goes wrong is reported to the
+  /// Failure, not thrown.
   void run(Step& step);
+
+  /// The same for a thread that runs several ranks in turn, on its own current stream: the cells between
+  /// `begin` and `end`, in their order.
+  void begin(Step& step, bool alone);
+  void run_cell(std::size_t at, std::size_t size);
+  void end() { loss_gradient_.reset(); }
 
   /// Drops everything that a failed step has left behind.
   void clear();
 
   Position position() const { return position_; }
+  c10::Device device() const { return device_; }
+  /// On which it computes, where that is not its thread's.
+  const std::optional<c10::Stream>& stream() const { return stream_; }
 
   /// Of the last step.
   int peak_live() const { return peak_live_; }
-  std::vector<TimedAction> take_trace() { return std::move(trace_); }
+  /// `start`: of the step on this rank's device, null for the CPU. REQUIRES: the device has done everything.
+  std::vector<TimedAction> take_trace(const Mark& start);
 
   /// Stages whose I ran the whole backward, with the reason.
   std::map<Stage, std::string> unsplit_stages() const;
@@ -64,6 +78,7 @@ class RankExecutor {
     WeightGradient dw;                 // F to W, where the model computes its own
     std::vector<Values> to_later;      // by way: F to SEND_F
     std::vector<Values> to_earlier;    // by way: backward to SEND_B
+    bool beside = false;               // whether its forward ran on the second stream
   };
   struct LocalStage {
     Stage stage;
@@ -78,8 +93,9 @@ class RankExecutor {
   };
   class Recorded;
 
-  void run_cell(std::size_t at, std::size_t size);
   void run_overlapped(std::size_t at, std::size_t size);
+  /// Puts each forward of a cell on the stream that its backwards are not on.
+  void choose_streams(std::size_t at, std::size_t size);
   void run_handler(const Handler& handler, std::size_t at, std::size_t size);
   void run_guarded(std::size_t at);
   /// Runs it and reports what it throws.
@@ -113,6 +129,9 @@ class RankExecutor {
   const Schedule& plan_;
   const Position position_;
   const Rank rank_;
+  const c10::Device device_;
+  const std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> beside_;  // for the second part of an OVERLAP_F_B
   const Loss& loss_;
   const Handlers& handlers_;
   RankRecorder& recorder_;
@@ -124,7 +143,13 @@ class RankExecutor {
   std::unique_ptr<Workers> side_;  // for the second part of an OVERLAP_F_B
 
   Step* step_ = nullptr;
+  bool alone_ = true;  // no other rank runs on its thread
   std::vector<TimedAction> trace_;
+  struct Marks {
+    Mark start;
+    Mark end;
+  };
+  std::vector<Marks> marks_;  // of the trace, where the device is not the CPU
   std::atomic<int> live_ = 0;
   std::atomic<int> peak_live_ = 0;
   at::Tensor loss_gradient_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -8,6 +10,7 @@
 
 #include "pipewright/base/ids.h"
 #include "pipewright/runtime/values.h"
+#include "runtime/device/streams.h"
 #include "runtime/flight/clock.h"
 
 namespace pipewright {
@@ -20,6 +23,9 @@ struct ChannelId {
   Rank from_rank;
   Rank to_rank;
   int replica;
+  /// Where the ranks compute, if both are of this process.
+  c10::Device from_device = c10::kCPU;
+  c10::Device to_device = c10::kCPU;
 
   bool carries_gradients() const { return to < from; }
 };
@@ -30,6 +36,8 @@ std::string to_text(const ChannelId& id);
 /// held by nobody else who would change them.
 struct Message {
   Values values;
+  /// Reached when the values are there; null where they are already.
+  Mark given = {};
   /// When it was there to be taken; only filled in while a step is traced.
   Clock::time_point arrived = {};
 };
@@ -48,7 +56,8 @@ class Channel {
   /// receiving. Messages are taken in the order in which they were posted.
   virtual void post(Microbatch microbatch) = 0;
 
-  /// Waits for the message. Throws TimeoutError after the time-out, Stopped after an abort.
+  /// Waits for the message; what the calling thread computes on its current stream waits for its values.
+  /// Throws TimeoutError after the time-out, Stopped after an abort.
   virtual Message take(Microbatch microbatch) = 0;
 };
 

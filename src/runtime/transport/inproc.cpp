@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "pipewright/runtime/errors.h"
+#include "runtime/device/device_link.h"
 
 namespace pipewright {
 namespace {
@@ -24,10 +25,12 @@ struct Shared {
 
 class Mailbox final : public Channel {
  public:
-  Mailbox(const ChannelId& id, std::shared_ptr<Shared> shared) : id_(id), shared_(std::move(shared)) {}
+  Mailbox(const ChannelId& id, std::shared_ptr<Shared> shared)
+      : id_(id), link_(id.from_device, id.to_device), shared_(std::move(shared)) {}
 
   void send(Microbatch microbatch, Values values, std::size_t /*taken_before*/) override {
     Message message{std::move(values)};
+    message.given = link_.give(message.values, shared_->traced ? Timed::Yes : Timed::No);
     if (shared_->traced) message.arrived = Clock::now();
     {
       const std::lock_guard lock(mutex_);
@@ -50,11 +53,13 @@ class Mailbox final : public Channel {
     }
     auto [sent, message] = std::move(messages_.front());
     messages_.pop_front();
+    lock.unlock();
     if (sent != microbatch) {
       throw Error("the " + to_text(id_) + " came for microbatch " + std::to_string(sent) +
                   ", expected microbatch " + std::to_string(microbatch) +
                   ": the plan sends and receives in different orders");
     }
+    link_.take(message.values, message.given);
     return std::move(message);
   }
 
@@ -73,6 +78,7 @@ class Mailbox final : public Channel {
 
  private:
   const ChannelId id_;
+  DeviceLink link_;
   const std::shared_ptr<Shared> shared_;
   std::mutex mutex_;
   std::condition_variable arrived_;
