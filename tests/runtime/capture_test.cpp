@@ -253,6 +253,7 @@ TEST_F(ReplayedSteps, SayWhatCannotBeRecorded) {
   EXPECT_NE(pipeline.not_captured_for().find("rank 1"), std::string::npos) << pipeline.not_captured_for();
 
   // What failed leaves nothing behind.
+  EXPECT_FALSE(torch::rand({4}, test_device()).equal(torch::rand({4}, test_device())));
   looks = false;
   Pipeline other = make(model, two_ranks());
   EXPECT_TRUE(expect_steps(other, model, 4).replayed) << other.not_captured_for();
@@ -296,7 +297,9 @@ TEST_F(OnDevices, StreamsAreOrderedUnderLoad) {
     std::vector<MicrobatchValues> data;
     for (Microbatch k = 0; k < microbatches; ++k) {
       const auto seed = static_cast<std::uint64_t>(k);
-      data.push_back({.inputs = {numbers(seed, {512, 1024})}, .targets = {numbers(seed + 100, {512, 1024})}});
+      data.push_back({.inputs = {numbers(seed, {512, 1024})},
+                      .targets = {numbers(seed + 100, {512, 1024})},
+                      .stage_inputs = {}});
     }
     return data;
   };

@@ -1,9 +1,13 @@
 #include "runtime/device/cuda_graph.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/core/Generator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+
+#include <mutex>
 
 namespace pipewright {
 namespace {
@@ -16,6 +20,13 @@ void stop_allocating_to(c10::DeviceIndex device, const at::cuda::MempoolId_t& po
   // Not in every libtorch.
   if constexpr (requires { on_host->end_allocate_to_pool(pool); }) on_host->end_allocate_to_pool(pool);
   if constexpr (requires { on_host->release_pool(pool); }) on_host->release_pool(pool);
+}
+
+/// The device's generator may still take itself for one that is being recorded; a copy of it does not.
+void renew_generator(c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.graphsafe_set_state(generator.clone().graphsafe_get_state());
 }
 
 }  // namespace
@@ -52,6 +63,7 @@ class CudaGraph::Impl {
       graph_.capture_end();
     } catch (const c10::Error&) {
       stop_allocating_to(stream_.device_index(), pool_, at::getHostAllocator(at::kCUDA));
+      renew_generator(stream_.device());
       throw;
     }
   }
