@@ -54,6 +54,9 @@ bench:  ## Benchmarks, beside PyTorch in the same run
 	@.venv/bin/python bench/compare_planning.py build/bin/schedule_bench
 	@.venv/bin/python bench/compare_runtime.py build/bin/runtime_bench
 	@.venv/bin/python bench/compare_frontend.py build/bin/frontend_bench
+	@if .venv/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  .venv/bin/python bench/compare_device.py build/bin/device_bench; \
+	else echo 'The benchmark on a CUDA device is skipped: there is none.'; fi
 
 clean:  ## Remove what was built; .venv stays
 	@rm -rf build gallery

@@ -1,4 +1,4 @@
-"""What each rank of torch.distributed.pipelining runs for compare_runtime.py."""
+"""What each rank of torch.distributed.pipelining runs for compare_runtime.py and compare_device.py."""
 
 import functools
 import time
@@ -38,12 +38,12 @@ def make_pipeline(
     loss: Callable,
     batch: tuple[torch.Tensor, torch.Tensor],
 ) -> Pipeline:
-    """A pipeline over all ranks; `build(stage, stages)` makes a stage's module."""
+    """A pipeline over all ranks, where the batch is; `build(stage, stages)` makes a stage's module."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     count = ranks * stages_per_rank
     mine = [rank, count - 1 - rank] if name in V_SHAPED else list(range(rank, count, ranks))
     modules = nn.ModuleList(build(stage, count) for stage in mine)
-    stages = [PipelineStage(each, stage, count, torch.device("cpu")) for each, stage in zip(modules, mine)]
+    stages = [PipelineStage(each, stage, count, batch[0].device) for each, stage in zip(modules, mine)]
     schedule_class = schedules.get_schedule_class(name)
     one_stage = issubclass(schedule_class, schedules.PipelineScheduleSingle)
     schedule = schedule_class(stages[0] if one_stage else stages, microbatches, loss_fn=loss)
@@ -83,11 +83,13 @@ def tiny_pipeline(name: str, stages: int, microbatches: int, rows: int, width: i
 
 @functools.cache
 def gpt_pipeline(name: str, width: int, microbatches: int, rows: int) -> Pipeline:
+    config = gpt.Config(width=width)
+
     def build(stage, stages):
-        return gpt.Piece(width, stage, stages)
+        return gpt.Piece(config, stage, stages)
 
     one_stage = issubclass(schedules.get_schedule_class(name), schedules.PipelineScheduleSingle)
-    words = torch.randint(gpt.VOCAB, (2, rows * microbatches, gpt.CONTEXT))
+    words = torch.randint(config.vocab, (2, rows * microbatches, config.context))
     stages_per_rank = 1 if one_stage else 2
     return make_pipeline(
         name, microbatches, stages_per_rank, build, gpt.next_character_loss, (words[0], words[1])

@@ -24,7 +24,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +33,7 @@
 #include "pipewright/runtime/pipeline.h"
 #include "pipewright/runtime/world.h"
 #include "pipewright/schedule/generate.h"
+#include "requests.h"
 #include "runtime/flight/rank_recorder.h"
 
 namespace pipewright {
@@ -229,17 +229,6 @@ std::vector<Span> timed_steps(World* world, int steps, const std::function<void(
   return spans;
 }
 
-/// Answers every line of the input by one of the output.
-void serve(std::istream& in, const std::function<json(std::istream& request)>& answer) {
-  keep_freed_memory();
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream request(line);
-    const json reply = answer(request);
-    if (!request) throw ArgumentError("not a request: " + line);
-    std::cout << reply << std::endl;
-  }
-}
-
 // ---- a small GPT ----
 
 constexpr Rank kGptRanks = 2;
@@ -265,6 +254,7 @@ json train_gpt(Pipeline& pipeline, const gpt::Config& config, World* world, int 
 }
 
 void serve_gpt(std::istream& in) {
+  keep_freed_memory();
   const std::shared_ptr<World> world = join_world();
   std::map<std::pair<std::string, std::int64_t>, Pipeline> pipelines;
   serve(in, [&](std::istream& request) -> json {
@@ -298,6 +288,7 @@ Pipeline handover_pipeline(const std::shared_ptr<World>& world) {
 }
 
 void serve_handover(std::istream& in) {
+  keep_freed_memory();
   const std::shared_ptr<World> world = join_world();
   Pipeline pipeline = handover_pipeline(world);
   serve(in, [&](std::istream& request) -> json {
