@@ -286,6 +286,15 @@ class Pipeline::Impl {
         devices.known.emplace(std::pair(replica, rank), *device);
       }
     }
+    // A rank that holds nothing computes where its neighbours do.
+    for (const auto& [replica, models] : models_) {
+      std::optional<c10::Device> before;
+      for (Rank rank = 0; rank < mesh_.ranks(); ++rank) {
+        const auto first = devices.known.lower_bound({replica, 0});
+        if (first == devices.known.end() || first->first.first != replica) break;
+        before = devices.known.emplace(std::pair(replica, rank), before.value_or(first->second)).first->second;
+      }
+    }
     return devices;
   }
 

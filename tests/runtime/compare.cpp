@@ -76,7 +76,7 @@ testing::AssertionResult close(const at::Tensor& actual, const at::Tensor& expec
   }
   if (expected.numel() == 0) return testing::AssertionSuccess();
   const auto plain = [](const at::Tensor& x) {
-    return (x.is_sparse() ? x.detach().to_dense() : x.detach()).to(at::kDouble);
+    return (x.is_sparse() ? x.detach().to_dense() : x.detach()).to(at::kCPU, at::kDouble);
   };
   const at::Tensor a = plain(actual);
   const at::Tensor b = plain(expected);
@@ -84,7 +84,9 @@ testing::AssertionResult close(const at::Tensor& actual, const at::Tensor& expec
   const double difference = (a - b).abs().max().item<double>();
   if (difference <= 1e-5 * largest + 1e-9) return testing::AssertionSuccess();
   std::ostringstream values;
-  values << "off by " << difference << ":\n" << a << "\nexpected\n" << b;
+  values << "off by " << difference << " of " << largest;
+  constexpr int kFew = 100;
+  if (a.numel() <= kFew) values << ":\n" << a << "\nexpected\n" << b;
   return testing::AssertionFailure() << values.str();
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <queue>
 #include <ranges>
 #include <string>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "runtime/backward/node_traits.h"
+#include "runtime/device/streams.h"
 
 namespace pipewright {
 namespace {
@@ -59,21 +61,52 @@ void run_pre_hooks(Node& node, variable_list& grads) {
   for (const auto& hook : node.pre_hooks()) grads = (*hook)(grads);
 }
 
+/// While it lives, what is computed is on the stream of an operator's forward. Where that is not the calling
+/// thread's, it waits for that before and is waited for afterwards.
+class OnStreamOf {
+ public:
+  OnStreamOf(const Node& node, const variable_list& grads) : stream_(node.stream()) {
+    if (stream_) callers_ = current_stream(stream_->device());
+    if (!crosses()) return;
+    wait_for(*stream_, *callers_);
+    keep_for(grads, *stream_);
+    guard_.reset_stream(*stream_);
+  }
+  ~OnStreamOf() {
+    if (crosses()) wait_for(*callers_, *stream_);
+  }
+  OnStreamOf(const OnStreamOf&) = delete;
+  OnStreamOf& operator=(const OnStreamOf&) = delete;
+
+  void give(const variable_list& results) const {
+    if (crosses()) keep_for(results, *callers_);
+  }
+
+ private:
+  bool crosses() const { return stream_ != callers_; }
+
+  std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> callers_;
+  c10::OptionalStreamGuard guard_;
+};
+
 /// Runs one operator's backward with its hooks, as the autograd engine would.
 variable_list call(Node& node, variable_list grads) {
   static const std::function<std::string(const std::string&)> say = [](const std::string& message) {
     return "in a backward: " + message;
   };
-  const c10::OptionalStreamGuard stream(node.stream());
+  const OnStreamOf stream(node, grads);
   run_pre_hooks(node, grads);
   if (node.post_hooks().empty()) {
     variable_list results = node(std::move(grads));
     torch::autograd::validate_outputs(node.next_edges(), results, say);
+    stream.give(results);
     return results;
   }
   variable_list results = node(variable_list(grads));
   torch::autograd::validate_outputs(node.next_edges(), results, say);
   for (const auto& hook : node.post_hooks()) results = (*hook)(results, grads);
+  stream.give(results);
   return results;
 }
 

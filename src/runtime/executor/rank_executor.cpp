@@ -138,6 +138,29 @@ class RankExecutor::Recorded {
   const bool outermost_;
 };
 
+/// While it lives, the thread computes where the forward of a microbatch ran, which is where its backward runs.
+/// The parts of a cell that run at the same time are there already.
+class RankExecutor::OnItsStream {
+ public:
+  OnItsStream(const RankExecutor& executor, const Held& held) {
+    if (!held.beside || current_stream(executor.device_) == *executor.beside_) return;
+    stream_ = executor.stream_;
+    beside_ = executor.beside_;
+    wait_for(*beside_, *stream_);
+    guard_.reset_stream(*beside_);
+  }
+  ~OnItsStream() {
+    if (beside_) wait_for(*stream_, *beside_);
+  }
+  OnItsStream(const OnItsStream&) = delete;
+  OnItsStream& operator=(const OnItsStream&) = delete;
+
+ private:
+  std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> beside_;
+  c10::OptionalStreamGuard guard_;
+};
+
 RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position position,
                            const RankDevices& devices, Transport& transport, StageModels& models,
                            DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
@@ -519,6 +542,7 @@ Values RankExecutor::loss_gradient(Microbatch microbatch) {
 void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) {
   LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
+  const OnItsStream on_its_stream(*this, held);
   const bool full = instruction.action.kind == Kind::B;
   const Values output_grads = local.stage == plan_.last_stage()
                                   ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
@@ -548,6 +572,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
 void RankExecutor::weight(const Instruction& instruction, Recorded& recorded) {
   LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
+  const OnItsStream on_its_stream(*this, held);
   wait_for_parameters(local, recorded);
   run_weight_backward(std::exchange(held.weight, {}));
   if (held.dw) run_own_weight_gradient(local, held);

@@ -92,6 +92,7 @@ class RankExecutor {
     std::string unsplit;  // why its I ran the whole backward, if it did
   };
   class Recorded;
+  class OnItsStream;
 
   void run_overlapped(std::size_t at, std::size_t size);
   /// Puts each forward of a cell on the stream that its backwards are not on.
