@@ -85,12 +85,11 @@ double predicted_bubble(const Schedule& plan, const std::optional<Comparison>& c
 
 Row train(const TrainOptions& options, const std::shared_ptr<World>& world) {
   Trainer trainer(options, world);
-  for (int step = 0; step < kWarmUp; ++step) trainer.step();
   std::vector<double> seconds;
   int peak_live = 0;
-  for (int step = 0; step < options.steps; ++step) {
+  for (int step = 0; step < kWarmUp + options.steps; ++step) {
     const StepRecord record = trainer.step();
-    seconds.push_back(record.seconds);
+    if (step >= kWarmUp) seconds.push_back(record.seconds);
     peak_live = std::max(peak_live, record.peak_live);
   }
   std::optional<Comparison> comparison;

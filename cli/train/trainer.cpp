@@ -144,8 +144,8 @@ StepRecord Trainer::make_step() {
                     .grad_norm = told[1].item<double>(),
                     .seconds = taken.count(),
                     .skipped_for = result.skipped_for,
-                    .peak_live = std::ranges::max(result.peak_live),
                     .peak_memory = peak_memory()};
+  for (const int live : result.peak_live) record.peak_live = std::max(record.peak_live, live);
   if (trace) {
     record.bubble = measure(result.timeline, uniform_costs(plan().placement)).bubble_rate_makespan;
     if (done_ == before_ + 1 || recent_.size() == kRecentSteps) recent_.pop_front();
