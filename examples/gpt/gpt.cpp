@@ -130,7 +130,7 @@ std::uint64_t hash_of(std::string_view text) {
 }
 
 /// As GPT-2: small normal weights, those that end a residual branch smaller with depth.
-void initialise(const std::string& name, at::Tensor parameter, const Config& config) {
+void initialise(const std::string& name, const at::Tensor& parameter, const Config& config) {
   const at::NoGradGuard no_grad;
   if (name.ends_with(".bias")) {
     parameter.zero_();
