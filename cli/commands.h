@@ -26,6 +26,7 @@ void add_explain(CLI::App& app);
 void add_split(CLI::App& app);
 void add_train(CLI::App& app);
 void add_run(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_launch(CLI::App& app);
 
 }  // namespace pipewright::cli

@@ -46,5 +46,8 @@ void add_train(CLI::App& app) {
   add(app, "train", "Train an exported model, or a small language model, by a schedule");
 }
 void add_run(CLI::App& app) { add(app, "run", "Run an exported model on the rows of a file, in a pipeline"); }
+void add_bench(CLI::App& app) {
+  add(app, "bench", "Train a small language model by several schedules and set their times side by side");
+}
 
 }  // namespace pipewright::cli

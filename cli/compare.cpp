@@ -20,14 +20,6 @@ struct Options {
   std::string output;
 };
 
-/// --stages-per-rank goes to those that leave it open.
-ScheduleSpec spec_for(const std::string& name, const SizeOptions& sizes) {
-  ScheduleSpec spec = sizes.spec(name);
-  const ScheduleInfo& info = find_schedule(name);
-  if (info.min_stages_per_rank == info.max_stages_per_rank) spec.stages_per_rank = 0;
-  return spec;
-}
-
 std::string table(const std::vector<Drawing>& drawings) {
   std::ostringstream out;
   out << std::left << std::setw(24) << "schedule" << std::right << std::setw(7) << "stages" << std::setw(10)
@@ -63,7 +55,7 @@ json to_json(const std::vector<Drawing>& drawings) {
 void run(const Options& options) {
   std::vector<Drawing> drawings;
   for (const std::string& name : options.names) {
-    const Schedule schedule = make_schedule(spec_for(name, options.sizes));
+    const Schedule schedule = make_schedule(options.sizes.among_others(name).spec(name));
     drawings.push_back(simulated(schedule, options.costs, std::string(find_schedule(name).name)));
   }
   if (options.format == "json") return write_output(options.output, to_json(drawings).dump(2) + "\n");

@@ -52,6 +52,13 @@ ScheduleSpec SizeOptions::spec(const std::string& name) const {
   return spec;
 }
 
+SizeOptions SizeOptions::among_others(const std::string& name) const {
+  SizeOptions own = *this;
+  const ScheduleInfo& info = find_schedule(name);
+  if (info.min_stages_per_rank == info.max_stages_per_rank) own.stages_per_rank = 0;
+  return own;
+}
+
 CLI::Option* SkipOptions::add_to(CLI::App& command) {
   return command
       .add_option("--skip", skips,

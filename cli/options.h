@@ -20,6 +20,8 @@ struct SizeOptions {
 
   void add_to(CLI::App& command, bool required);
   ScheduleSpec spec(const std::string& name) const;
+  /// For one of several schedules: --stages-per-rank goes to those that leave it open.
+  SizeOptions among_others(const std::string& name) const;
 };
 
 /// --skip: what the model hands past stages.

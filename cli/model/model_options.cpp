@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "pipewright/base/error.h"
-#include "pipewright/frontend/graph_stages.h"
 
 namespace pipewright::cli {
 namespace {
@@ -117,8 +117,8 @@ CutModel::CutModel(const ModelOptions& options, Stage stages, World* world)
           model_.graph(), cuts_,
           options.shared == kTransmit ? SharedParameters::Transmit : SharedParameters::Replicate)) {}
 
-StageFactory CutModel::stages() const {
-  return graph_stages(parts_, [this](const Graph& of) { return load(of); });
+StageFactory CutModel::stages(StageDevices device_of) const {
+  return graph_stages(parts_, [this](const Graph& of) { return load(of); }, std::move(device_of));
 }
 
 NamedTensors CutModel::load(const Graph& of) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "pipewright/frontend/exported_model.h"
+#include "pipewright/frontend/graph_stages.h"
 #include "pipewright/frontend/partition.h"
 #include "pipewright/frontend/split.h"
 #include "pipewright/frontend/tensor_file.h"
@@ -50,7 +51,7 @@ class CutModel {
   /// The parameters and buffers of a stage, or of the whole graph.
   NamedTensors load(const Graph& of) const;
   /// REQUIRES: this object outlives what it returns.
-  StageFactory stages() const;
+  StageFactory stages(StageDevices device_of) const;
   /// How its stages belong together.
   void connect(PipelineOptions& options) const;
 

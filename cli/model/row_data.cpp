@@ -32,13 +32,17 @@ RowData::RowData(const std::string& file, const Graph& graph) : file_(file), ten
       throw Error(file + " has no '" + port.name + "' and no '" + std::to_string(inputs_.size()) +
                   "': the model takes " + quoted(wanted) + ", the file has " + quoted(present));
     }
-    const at::Tensor& tensor = found->second;
+    at::Tensor tensor = found->second;
+    const auto known = graph.recorded.find(*value);
+    const bool is_recorded = known != graph.recorded.end();
+    if (is_recorded && tensor.is_floating_point() && at::isFloatingType(known->second.dtype)) {
+      tensor = tensor.to(known->second.dtype);
+    }
     if (inputs_.empty() && tensor.dim() > 0) rows_ = tensor.size(0);
     const bool has_rows = tensor.dim() > 0 && tensor.size(0) == rows_;
     inputs_.push_back(tensor);
     chunks_.push_back(has_rows ? Chunk::along(0) : Chunk::replicate());
-    const auto known = graph.recorded.find(*value);
-    if (has_rows && !recorded && known != graph.recorded.end() && !known->second.sizes.empty()) {
+    if (has_rows && !recorded && is_recorded && !known->second.sizes.empty()) {
       exported_rows_ = known->second.sizes.front();
       recorded = true;
     }

@@ -10,7 +10,8 @@
 namespace pipewright::cli {
 
 /// What a file brings for a model: tensors by the names of its inputs or their positions, `0`, `1`, …. Those
-/// that have as many rows as the first are cut into microbatches; others go to each as a whole.
+/// that have as many rows as the first are cut into microbatches; others go to each as a whole. Floating
+/// numbers get the dtype that the model was exported with.
 class RowData {
  public:
   /// Throws Error that says which inputs the model takes and what the file has.

@@ -1,3 +1,5 @@
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -11,6 +13,8 @@
 #include "pipewright/runtime/memory.h"
 #include "pipewright/schedule/generate.h"
 #include "torch/command.h"
+#include "torch/devices.h"
+#include "torch/join_world.h"
 
 namespace pipewright::cli {
 namespace {
@@ -23,15 +27,16 @@ struct RunOptions {
   int microbatches = 0;
   int stages_per_rank = 1;
   int threads_per_rank = 0;
+  DeviceOptions device;
 };
 
 void run_model(const RunOptions& options) {
   if (options.ranks < 1 || options.stages_per_rank < 1 || options.microbatches < 0) {
     throw ArgumentError("--ranks, --stages-per-rank and --microbatches must be at least 1");
   }
+  options.device.check();
   keep_freed_memory();
-  std::shared_ptr<World> world;
-  if (const auto told = world_from_environment()) world = std::make_shared<World>(*told);
+  const std::shared_ptr<World> world = join_world();
   const CutModel cut(options.model, options.ranks * options.stages_per_rank, world.get());
   const RowData data(options.inputs, cut.graph());
   const auto as_exported = static_cast<int>((data.rows() + data.exported_rows() - 1) /
@@ -41,11 +46,16 @@ void run_model(const RunOptions& options) {
        .ranks = options.ranks,
        .microbatches = options.microbatches > 0 ? options.microbatches : std::max(as_exported, 1),
        .stages_per_rank = options.stages_per_rank});
-  PipelineOptions wanted{.threads_per_rank = options.threads_per_rank, .world = world};
+  const std::vector<at::Device> devices = options.device.by_rank(options.ranks);
+  const StageDevices device_of = by_stage(devices, schedule.placement);
+  const c10::DeviceGuard current(devices.front());
+  PipelineOptions wanted{.threads_per_rank = options.threads_per_rank, .world = world, .devices = devices};
   cut.connect(wanted);
   wanted.split.inputs = data.chunks();
-  Pipeline pipeline(schedule, cut.stages(), std::move(wanted));
-  const StepResult result = pipeline.eval({.inputs = data.inputs(), .targets = {}}, {.outputs = true});
+  Pipeline pipeline(schedule, cut.stages(device_of), std::move(wanted));
+  Values inputs = data.inputs();
+  bring(inputs, device_of(0));
+  const StepResult result = pipeline.eval({.inputs = inputs, .targets = {}}, {.outputs = true});
   if (world && world->rank() > 0) return;
   NamedTensors named;
   std::size_t at = 0;
@@ -81,6 +91,7 @@ void add_run_command(CLI::App& app) {
       ->add_option("--threads-per-rank", options->threads_per_rank,
                    "Threads of one operator; 0: the cores shared out among the ranks")
       ->capture_default_str();
+  options->device.add_to(*command);
   command->callback([options] { with_short_errors([&] { run_model(*options); }); });
 }
 

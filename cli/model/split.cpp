@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
@@ -15,6 +14,7 @@
 #include "model/stage_modules.h"
 #include "pipewright/base/error.h"
 #include "pipewright/frontend/write_model.h"
+#include "torch/bytes_text.h"
 #include "torch/command.h"
 
 namespace pipewright::cli {
@@ -70,15 +70,6 @@ nlohmann::json ports_json(const Graph& graph, const std::vector<Graph::Port>& po
     all.push_back(std::move(one));
   }
   return all;
-}
-
-std::string bytes_text(double bytes) {
-  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(unit == 0 ? 0 : 1) << bytes << ' ' << kUnits[unit];
-  return out.str();
 }
 
 /// What is told of a stage.
@@ -144,8 +135,7 @@ void print_table(const SplitOptions& options, const CutModel& cut) {
   const Graph& graph = cut.graph();
   const Tensors all = tensors_of(graph, graph.parameters);
   std::cout << options.model.file << ": " << graph.nodes.size() << " nodes, " << all.elements
-            << " parameters (" << bytes_text(static_cast<double>(all.bytes)) << "), costs "
-            << options.model.costs << "\n\n"
+            << " parameters (" << bytes_text(all.bytes) << "), costs " << options.model.costs << "\n\n"
             << "stage   nodes    parameters       bytes    cost  modules\n";
   const std::vector<StageReport> reports = report(cut);
   double most = 0;
@@ -153,9 +143,8 @@ void print_table(const SplitOptions& options, const CutModel& cut) {
     const StageReport& each = reports[stage];
     most = std::max(most, each.share);
     std::cout << std::setw(5) << stage << std::setw(8) << each.nodes << std::setw(14)
-              << each.parameters.elements << std::setw(12)
-              << bytes_text(static_cast<double>(each.parameters.bytes)) << std::fixed << std::setprecision(1)
-              << std::setw(6) << 100 * each.share << " %  ";
+              << each.parameters.elements << std::setw(12) << bytes_text(each.parameters.bytes) << std::fixed
+              << std::setprecision(1) << std::setw(6) << 100 * each.share << " %  ";
     const char* between = "";
     for (const std::string& module : each.modules) {
       std::cout << between << module;

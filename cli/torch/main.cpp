@@ -13,6 +13,6 @@ int main(int argc, char** argv) {
   CLI::App app("Pipewright: models cut into stages, trained and run by schedules", "pipewright");
   app.set_version_flag("--version", PIPEWRIGHT_VERSION);
   app.require_subcommand(1);
-  for (const auto add : {add_split_command, add_train_command, add_run_command}) add(app);
+  for (const auto add : {add_split_command, add_train_command, add_run_command, add_bench_command}) add(app);
   return run_app(app, argc, argv);
 }

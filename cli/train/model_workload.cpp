@@ -10,6 +10,7 @@
 #include "pipewright/base/error.h"
 #include "pipewright/frontend/graph_stages.h"
 #include "pipewright/frontend/write_model.h"
+#include "torch/devices.h"
 #include "train/workload.h"
 
 namespace pipewright::cli {
@@ -40,6 +41,7 @@ class ModelWorkload : public Workload {
  public:
   ModelWorkload(const TrainOptions& options, const Schedule& schedule, World* world)
       : cut_(options.exported, schedule.stage_count(), world),
+        device_of_(by_stage(options.device.by_rank(schedule.rank_count()), schedule.placement)),
         data_(options.data, cut_.graph()),
         loss_(options.loss),
         seed_(options.model.seed),
@@ -53,7 +55,7 @@ class ModelWorkload : public Workload {
     }
   }
 
-  StageFactory stages() const override { return cut_.stages(); }
+  StageFactory stages() const override { return cut_.stages(device_of_); }
 
   void configure(PipelineOptions& options) const override {
     cut_.connect(options);
@@ -124,6 +126,7 @@ class ModelWorkload : public Workload {
   }
 
   CutModel cut_;
+  StageDevices device_of_;
   RowData data_;
   std::string loss_;
   std::uint64_t seed_;

@@ -61,8 +61,9 @@ struct Pace {
     std::ostringstream out;
     out << std::fixed << "step " << std::setw(static_cast<int>(std::to_string(steps).size())) << record.step
         << '/' << steps << "  loss " << std::setprecision(3) << record.loss << "  " << std::setprecision(0)
-        << items_per_step / record.seconds << ' ' << item << "/s  bubble " << std::setprecision(1)
-        << 100 * record.bubble << " %  " << clock_text(left) << " left";
+        << items_per_step / record.seconds << ' ' << item << "/s  ";
+    if (record.bubble) out << "bubble " << std::setprecision(1) << 100 * *record.bubble << " %  ";
+    out << clock_text(left) << " left";
     return out.str();
   }
 };
@@ -94,9 +95,14 @@ class RedrawnLine {
 
 Progress json_progress() {
   return [](const StepRecord& record) {
-    const nlohmann::ordered_json line = {
-        {"step", record.step},       {"loss", record.loss},     {"grad_norm", record.grad_norm},
-        {"seconds", record.seconds}, {"bubble", record.bubble}, {"peak_memory", record.peak_memory}};
+    nlohmann::ordered_json line = {{"step", record.step},
+                                   {"loss", record.loss},
+                                   {"grad_norm", record.grad_norm},
+                                   {"seconds", record.seconds},
+                                   {"bubble", nullptr},
+                                   {"peak_memory", record.peak_memory.resident},
+                                   {"peak_device_memory", record.peak_memory.device}};
+    if (record.bubble) line["bubble"] = *record.bubble;
     print(line.dump() + "\n");
   };
 }

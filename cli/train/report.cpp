@@ -12,6 +12,7 @@
 #include "files.h"
 #include "pipewright/runtime/measured.h"
 #include "pipewright/schedule/simulate.h"
+#include "torch/bytes_text.h"
 
 namespace pipewright::cli {
 namespace {
@@ -43,7 +44,7 @@ Comparison::Comparison(const std::string& name, const Schedule& plan, std::vecto
   measured.timeline = median_of(std::move(recent), costs);
 }
 
-void print_comparison(const Comparison& comparison) {
+void print_comparison(const Comparison& comparison, const Trainer& trainer) {
   std::cout << std::fixed << std::setprecision(1) << "             step  bubble\n";
   for (const Drawing* drawing : {&comparison.predicted, &comparison.measured}) {
     const Metrics metrics = measure(drawing->timeline, drawing->costs);
@@ -52,11 +53,18 @@ void print_comparison(const Comparison& comparison) {
   }
   const auto ranks = comparison.measured.timeline.ranks.size();
   const auto cores = std::size_t{std::thread::hardware_concurrency()};
-  if (ranks > cores && cores > 0) {
+  if (trainer.shares_device()) {
+    std::cout << "The prediction gives every rank a device; here several share one.\n";
+  } else if (!trainer.on_cuda() && ranks > cores && cores > 0) {
     std::cout << "The prediction gives every rank a core; here " << ranks << " ranks share " << cores
               << ".\n";
   }
   std::cout << std::flush;
+}
+
+void print_memory(const PeakMemory& peak) {
+  std::cout << "peak memory " << bytes_text(peak.of_tensors_or_process())
+            << (peak.device > 0 ? " on the device\n" : " resident\n") << std::flush;
 }
 
 void write_files(const Comparison& comparison, const TrainOptions& options) {
@@ -67,6 +75,13 @@ void write_files(const Comparison& comparison, const TrainOptions& options) {
   }
   if (!options.costs.empty()) write_output(options.costs, to_json(measured.costs));
   if (!options.trace.empty()) write_output(options.trace, render_trace(measured));
+}
+
+void tell_not_captured(const TrainOptions& options, const Trainer& trainer) {
+  const std::string reason = trainer.not_captured_for();
+  if (reason.empty()) return;
+  std::cerr << "pipewright: " << options.source.title() << ": the steps were no CUDA graphs: " << reason
+            << '\n';
 }
 
 std::string loss_text(const std::vector<double>& losses) {

@@ -17,10 +17,16 @@ struct Comparison {
 };
 
 /// Predicted and measured time and bubble of a step, for people.
-void print_comparison(const Comparison& comparison);
+void print_comparison(const Comparison& comparison, const Trainer& trainer);
+
+/// The most memory, for people.
+void print_memory(const PeakMemory& peak);
 
 /// Writes the files that the options name.
 void write_files(const Comparison& comparison, const TrainOptions& options);
+
+/// Says on standard error why steps were not CUDA graphs, where they should have been.
+void tell_not_captured(const TrainOptions& options, const Trainer& trainer);
 
 /// Where the loss began and ended, and the way there as a row of little bars.
 std::string loss_text(const std::vector<double>& losses);

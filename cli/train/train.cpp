@@ -10,6 +10,7 @@
 #include "pipewright/runtime/memory.h"
 #include "pipewright/runtime/world.h"
 #include "torch/command.h"
+#include "torch/join_world.h"
 #include "train/command.h"
 #include "train/progress.h"
 #include "train/record_on_signal.h"
@@ -80,8 +81,7 @@ std::vector<double> train_all(const TrainOptions& options, World* world, Trainer
 void run(const TrainOptions& options) {
   options.check();
   keep_freed_memory();
-  std::shared_ptr<World> world;
-  if (const auto told = world_from_environment()) world = std::make_shared<World>(*told);
+  const std::shared_ptr<World> world = join_world();
   const bool quiet = world && world->rank() > 0;
   Trainer trainer(options, world);
   const RecordOnSignal on_signal([&trainer] {
@@ -99,12 +99,15 @@ void run(const TrainOptions& options) {
     if (!options.json && !quiet) std::cerr << "wrote " << options.save << '\n';
   }
   if (quiet || losses.empty()) return;
-  const Comparison comparison(options.source.title(), trainer.plan(), trainer.recent());
+  tell_not_captured(options, trainer);
   if (!options.json) {
     std::cout << loss_text(losses) << '\n';
     if (trainer.skipped() > 0) std::cout << trainer.skipped() << " steps skipped\n";
-    print_comparison(comparison);
+    print_memory(trainer.peak_memory());
   }
+  if (trainer.recent().empty()) return;
+  const Comparison comparison(options.source.title(), trainer.plan(), trainer.recent());
+  if (!options.json) print_comparison(comparison, trainer);
   write_files(comparison, options);
 }
 

@@ -16,35 +16,62 @@ constexpr double kSgdRate = 0.5;
 constexpr double kShortestTimeout = 1e-3;
 constexpr double kLongestTimeout = 1e6;
 
+using AddedOptions = std::vector<CLI::Option*>;
+
+void exclude(CLI::Option* option, const AddedOptions& others) {
+  for (CLI::Option* other : others) option->excludes(other);
+}
+
+AddedOptions add_sizes(CLI::App& app, SizeOptions& sizes) {
+  return {app.add_option("-p,--ranks", sizes.ranks, "Number of pipeline ranks, a thread each"),
+          app.add_option("-m,--microbatches", sizes.microbatches, "Number of microbatches of a step"),
+          app.add_option("-v,--stages-per-rank", sizes.stages_per_rank,
+                         "Stages on each rank; each schedule has its own default ('pipewright list')")};
+}
+
 void add_schedule_options(CLI::App& app, SourceOptions& source) {
   auto* csv = app.add_option("--csv", source.csv,
                              "Train by this CSV file instead, compute-only or lowered; - for standard input");
-  const auto excluding = [csv](CLI::Option* option) { csv->excludes(option); };
-  excluding(app.add_option("--schedule", source.name, "A schedule's name, in any case ('pipewright list')"));
-  excluding(app.add_option("-p,--ranks", source.sizes.ranks, "Number of pipeline ranks, a thread each"));
-  excluding(
-      app.add_option("-m,--microbatches", source.sizes.microbatches, "Number of microbatches of a step"));
-  excluding(app.add_option("-v,--stages-per-rank", source.sizes.stages_per_rank,
-                           "Stages on each rank; each schedule has its own default ('pipewright list')"));
+  csv->excludes(
+      app.add_option("--schedule", source.name, "A schedule's name, in any case ('pipewright list')"));
+  exclude(csv, add_sizes(app, source.sizes));
 }
 
-/// The model that comes with the program; `file`: another one.
-void add_character_options(CLI::App& app, TrainOptions& options, CLI::Option* file) {
-  gpt::Config& model = options.model;
-  const auto excluding = [file](CLI::Option* option) { file->excludes(option); };
-  excluding(app.add_option("--layers", model.layers, "Blocks of the language model, spread over the stages")
-                ->capture_default_str());
-  excluding(app.add_option("--width", model.width, "Width of its activations")->capture_default_str());
-  excluding(app.add_option("--heads", model.heads, "Heads of its attention; they divide the width")
-                ->capture_default_str());
-  excluding(app.add_option("--context", model.context, "Characters of a sequence")->capture_default_str());
-  excluding(
-      app.add_option(
-             "--vocab", model.vocab,
-             "Size of the vocabulary; 0: the different characters of the text; fewer: the rarest are one")
-          ->capture_default_str());
-  excluding(app.add_option("--text", options.text,
-                           "Learn from this file instead of the text that comes with the program"));
+/// Of the model that comes with the program.
+AddedOptions add_model_sizes(CLI::App& app, gpt::Config& model) {
+  return {app.add_option("--layers", model.layers, "Blocks of the language model, spread over the stages")
+              ->capture_default_str(),
+          app.add_option("--width", model.width, "Width of its activations")->capture_default_str(),
+          app.add_option("--heads", model.heads, "Heads of its attention; they divide the width")
+              ->capture_default_str(),
+          app.add_option("--context", model.context, "Characters of a sequence")->capture_default_str()};
+}
+
+AddedOptions add_text_options(CLI::App& app, TrainOptions& options) {
+  return {app.add_option(
+                 "--vocab", options.model.vocab,
+                 "Size of the vocabulary; 0: the different characters of the text; fewer: the rarest are one")
+              ->capture_default_str(),
+          app.add_option("--text", options.text,
+                         "Learn from this file instead of the text that comes with the program")};
+}
+
+/// Where it computes, and how.
+void add_device_options(CLI::App& app, TrainOptions& options) {
+  options.device.add_to(app);
+  app.add_option_function<std::string>(
+         "--dtype",
+         [&model = options.model](const std::string& name) {
+           model.dtype = name == "bf16" ? at::kBFloat16 : at::kFloat;
+         },
+         "Of the language model's parameters and activations")
+      ->check(CLI::IsMember({"float32", "bf16"}))
+      ->default_str("float32");
+  app.add_flag("--cuda-graph", options.cuda_graph,
+               "Record a step on a CUDA device once, and replay it; nothing is timed within such a step");
+  app.add_option("--threads-per-rank", options.threads_per_rank,
+                 "Threads of one operator; 0: the cores shared out among the ranks")
+      ->capture_default_str();
 }
 
 void add_data_options(CLI::App& app, TrainOptions& options) {
@@ -76,9 +103,6 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--non-finite", options.non_finite,
                  "When a loss or a gradient is nan or inf: stop, skip the step, or continue")
       ->check(CLI::IsMember({"stop", "skip", "continue"}))
-      ->capture_default_str();
-  app.add_option("--threads-per-rank", options.threads_per_rank,
-                 "Threads of one operator; 0: the cores shared out among the ranks")
       ->capture_default_str();
 }
 
@@ -121,6 +145,21 @@ void add_checkpoint_options(CLI::App& app, TrainOptions& options) {
       ->needs(directory);
 }
 
+void check_device(const TrainOptions& options) {
+  if (options.cuda_graph && !options.device.is_cuda()) {
+    throw ArgumentError("--cuda-graph needs a CUDA device: --device cuda");
+  }
+  if (options.cuda_graph && !(options.timeline.empty() && options.costs.empty() && options.trace.empty())) {
+    throw ArgumentError(
+        "--cuda-graph leaves no times for --timeline, --write-costs and --trace: use them without it");
+  }
+  if (!options.exported.file.empty() && options.model.dtype != at::kFloat) {
+    throw ArgumentError("--dtype is for the language model: " + options.exported.file +
+                        " computes in the dtypes that it was exported with; export it in bfloat16");
+  }
+  options.device.check();
+}
+
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw ArgumentError("cannot open " + path);
@@ -134,16 +173,29 @@ std::string read_text(const std::string& path) {
 void TrainOptions::add_to(CLI::App& app) {
   add_schedule_options(app, source);
   add_optimizer_options(app, *this);
+  add_device_options(app, *this);
   add_parallel_options(app, *this);
   CLI::Option* file = exported.add_to(app);
   add_data_options(app, *this);
-  add_character_options(app, *this, file);
+  exclude(file, add_model_sizes(app, model));
+  exclude(file, add_text_options(app, *this));
   add_checkpoint_options(app, *this);
   add_failure_options(app, *this);
   add_output_options(app, *this);
 }
 
+void TrainOptions::add_to_bench(CLI::App& app) {
+  add_sizes(app, source.sizes);
+  for (const char* needed : {"--ranks", "--microbatches"}) app.get_option(needed)->required();
+  app.add_option("--steps", steps, "Steps to time, after some that are not")->capture_default_str();
+  add_device_options(app, *this);
+  add_model_sizes(app, model);
+  app.add_option("--batch", batch, "Sequences of one microbatch [4]");
+  app.add_flag("--json", json, "The same as JSON, all at once");
+}
+
 void TrainOptions::check() const {
+  check_device(*this);
   if (steps < 1) throw ArgumentError("--steps must be at least 1");
   if (exported.file.empty() && (exported.says_where() || !data.empty() || !exported.weights.empty())) {
     throw ArgumentError(

@@ -10,6 +10,7 @@
 #include "model/model_options.h"
 #include "options.h"
 #include "pipewright/runtime/pipeline.h"
+#include "torch/devices.h"
 
 namespace pipewright::cli {
 
@@ -29,6 +30,8 @@ struct TrainOptions {
   std::optional<double> lr;
   std::optional<double> clip;
   int threads_per_rank = 0;
+  DeviceOptions device;
+  bool cuda_graph = false;
   int data_parallel = 1;
   bool sharded = false;
   bool json = false;
@@ -45,6 +48,8 @@ struct TrainOptions {
   std::string flight_record = "pipewright-flight";
 
   void add_to(CLI::App& app);
+  /// Those of `pipewright bench`, which trains, too: without the schedule's name.
+  void add_to_bench(CLI::App& app);
   /// Throws ArgumentError for numbers that do not fit.
   void check() const;
   /// A schedule that has backwards.

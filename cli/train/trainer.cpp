@@ -1,31 +1,23 @@
 #include "train/trainer.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/stack.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <string>
 #include <utility>
 
 #include "pipewright/base/error.h"
 #include "pipewright/frontend/tensor_file.h"
+#include "torch/devices.h"
 
 namespace pipewright::cli {
 namespace {
 
 constexpr std::size_t kRecentSteps = 20;
-
-/// VmHWM and not getrusage: that one also counts what the process was before it became this program.
-std::int64_t peak_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    std::int64_t kilobytes = 0;
-    if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
-}
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
                                                         std::vector<at::Tensor> parameters) {
@@ -54,8 +46,11 @@ std::int64_t count_parameters(const Pipeline& pipeline, World* world) {
 }  // namespace
 
 Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& world)
-    : options_(options), world_(world) {
+    : options_(options), threads_before_(at::get_num_threads()), world_(world) {
   const Schedule schedule = options_.load_schedule();
+  devices_ = options_.device.by_rank(schedule.rank_count());
+  current_.reset_device(devices_.front());
+  PeakMemory::reset(devices_);
   workload_ = options_.exported.file.empty() ? make_character_workload(options_, schedule)
                                              : make_model_workload(options_, schedule, world.get());
   PipelineOptions wanted{.timeout = milliseconds(options_.timeout),
@@ -63,7 +58,9 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
                          .world = world,
                          .data_parallel = options_.data_parallel,
                          .sharded = options_.sharded,
-                         .flight_record = options_.flight_record};
+                         .flight_record = options_.flight_record,
+                         .devices = devices_,
+                         .cuda_graph = options_.cuda_graph};
   workload_->configure(wanted);
   pipeline_ = std::make_unique<Pipeline>(schedule, workload_->stages(), std::move(wanted));
   parameter_count_ = count_parameters(*pipeline_, world.get());
@@ -79,7 +76,7 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
   at::set_num_threads(1);
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() { at::set_num_threads(threads_before_); }
 
 bool Trainer::resume() {
   const auto progress = checkpoints_->load(*pipeline_, optimizer_.get());
@@ -107,6 +104,11 @@ void Trainer::write_model(const std::filesystem::path& file) const {
   std::filesystem::remove(part(world_->rank()));
 }
 
+bool Trainer::shares_device() const {
+  // They are given out in turn: the first is the first to be given again.
+  return !world_ && on_cuda() && std::ranges::count(devices_, devices_.front()) > 1;
+}
+
 StepRecord Trainer::step() {
   try {
     return make_step();
@@ -116,25 +118,40 @@ StepRecord Trainer::step() {
   }
 }
 
+Batch Trainer::next_batch() const {
+  Batch batch = workload_->batch(done_, pipeline_->replicas());
+  const StageDevices device_of = by_stage(devices_, plan().placement);
+  bring(batch.inputs, device_of(0));
+  bring(batch.targets, device_of(plan().last_stage()));
+  return batch;
+}
+
 StepRecord Trainer::make_step() {
   const auto start = std::chrono::steady_clock::now();
-  StepResult result = pipeline_->step(workload_->batch(done_, pipeline_->replicas()),
-                                      {.non_finite = options_.when_non_finite(), .trace = true});
+  const bool trace = !options_.cuda_graph;
+  StepResult result =
+      pipeline_->step(next_batch(), {.non_finite = options_.when_non_finite(), .trace = trace});
   const at::Tensor norm = options_.clip ? pipeline_->clip_grad_norm(*options_.clip) : pipeline_->grad_norm();
   if (result.skipped_for.empty()) optimizer_->step();
   optimizer_->zero_grad();
+  // Waits for the device: once for both numbers, behind all that the step has launched there.
+  const at::Tensor told =
+      at::stack({result.loss.to(at::kDouble), norm.to(result.loss.device(), at::kDouble)}).cpu();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
 
-  const Metrics metrics = measure(result.timeline, uniform_costs(plan().placement));
-  if (done_ == before_ + 1 || recent_.size() == kRecentSteps) recent_.pop_front();
-  recent_.push_back(std::move(result.timeline));
-  const StepRecord record{.step = ++done_,
-                          .loss = result.loss.item<double>(),
-                          .grad_norm = norm.item<double>(),
-                          .seconds = taken.count(),
-                          .skipped_for = result.skipped_for,
-                          .bubble = metrics.bubble_rate_makespan,
-                          .peak_memory = peak_memory()};
+  StepRecord record{.step = done_ + 1,
+                    .loss = told[0].item<double>(),
+                    .grad_norm = told[1].item<double>(),
+                    .seconds = taken.count(),
+                    .skipped_for = result.skipped_for,
+                    .peak_memory = peak_memory()};
+  for (const int live : result.peak_live) record.peak_live = std::max(record.peak_live, live);
+  if (trace) {
+    record.bubble = measure(result.timeline, uniform_costs(plan().placement)).bubble_rate_makespan;
+    if (done_ == before_ + 1 || recent_.size() == kRecentSteps) recent_.pop_front();
+    recent_.push_back(std::move(result.timeline));
+  }
+  ++done_;
   return record;
 }
 

@@ -130,7 +130,7 @@ std::uint64_t hash_of(std::string_view text) {
 }
 
 /// As GPT-2: small normal weights, those that end a residual branch smaller with depth.
-void initialise(const std::string& name, at::Tensor parameter, const Config& config) {
+void initialise(const std::string& name, const at::Tensor& parameter, const Config& config) {
   const at::NoGradGuard no_grad;
   if (name.ends_with(".bias")) {
     parameter.zero_();
@@ -174,19 +174,20 @@ pipewright::StageModel make_stage(const Config& config, pipewright::Stage stage,
   const Share share = share_of(stage, stages, config.layers);
   const auto piece = std::make_shared<Piece>(config, share);
   for (const auto& named : piece->named_parameters()) initialise(named.key(), named.value(), config);
+  piece->to(config.dtype);
 
   pipewright::StageModel model(piece);
   model.global_name = [](const std::string& name) { return name; };
   const auto slot = [](std::vector<std::int64_t> sizes, at::ScalarType dtype) {
     return pipewright::Boundary{{.sizes = std::move(sizes), .dtype = dtype}};
   };
-  model.inputs = share.embedding ? slot({-1, -1}, at::kLong) : slot({-1, -1, config.width}, at::kFloat);
-  model.outputs = slot({-1, -1, share.head ? config.vocab : config.width}, at::kFloat);
+  model.inputs = share.embedding ? slot({-1, -1}, at::kLong) : slot({-1, -1, config.width}, config.dtype);
+  model.outputs = slot({-1, -1, share.head ? config.vocab : config.width}, config.dtype);
   return model;
 }
 
 at::Tensor next_character_loss(const pipewright::Values& outputs, const pipewright::Values& targets) {
-  return at::cross_entropy_loss(outputs.at(0).flatten(0, 1), targets.at(0).flatten());
+  return at::cross_entropy_loss(outputs.at(0).flatten(0, 1).to(at::kFloat), targets.at(0).flatten());
 }
 
 }  // namespace gpt

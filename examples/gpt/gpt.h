@@ -17,6 +17,8 @@ struct Config {
   std::int64_t context = 64;
   std::int64_t vocab = 64;
   std::uint64_t seed = 0;
+  /// Of parameters and activations.
+  at::ScalarType dtype = at::kFloat;
 };
 
 /// Layers, width, heads, context and vocabulary are at most this.
@@ -43,7 +45,7 @@ Share share_of(pipewright::Stage stage, pipewright::Stage stages, std::int64_t l
 /// their first values depend on seed and name alone, so every split starts as the same model.
 pipewright::StageModel make_stage(const Config& config, pipewright::Stage stage, pipewright::Stage stages);
 
-/// Mean cross entropy of the logits against the characters that follow; a pipewright::Loss.
+/// Mean cross entropy, in float32, of the logits against the characters that follow; a pipewright::Loss.
 at::Tensor next_character_loss(const pipewright::Values& outputs, const pipewright::Values& targets);
 
 }  // namespace gpt

@@ -368,6 +368,7 @@ def test_rows_come_in_another_order_each_epoch_and_all_of_them(fine, tmp_path):
         (["--data", "data.pt", "--layers", "3"], 2, "excludes"),
         (["--data", "data.pt", "--at", "blocks.1", "--at", "blocks.2"], 2, "2 stages are wanted, and the model is cut into 3"),
         (["--data", "data.pt", "--loss", "output"], 1, "loss"),
+        (["--data", "data.pt", "--dtype", "bf16"], 2, "export it in bfloat16"),
     ],
 )
 def test_wrong_trainings_are_told(arguments, code, word, folder, call, tmp_path):
@@ -381,6 +382,40 @@ def test_wrong_trainings_are_told(arguments, code, word, folder, call, tmp_path)
     assert word in result.stderr and result.stderr.count("\n") <= 3
 
 
+def test_model_in_bf16_takes_rows_in_float32(fine, tmp_path):
+    torch.manual_seed(0)
+    model, x, target = mlp(6, 12, 3).bfloat16(), torch.randn(8, 6), torch.randn(8, 3)
+    export(model, (x[:2].bfloat16(),), tmp_path / "model.pt2")
+    torch.save({"0": x, "target": target}, tmp_path / "data.pt")
+    saved = tmp_path / "state.pt"
+    text = fine(
+        *["train", tmp_path / "model.pt2", "--data", tmp_path / "data.pt", "--loss", "mse", "--json"],
+        *["--schedule", "1F1B", "-p", 2, "-m", 4, "--steps", 20, "--save", saved, "--lr", 0.02],
+    )
+    assert losses_of(text)[-1] < losses_of(text)[0] / 2
+    assert {tensor.dtype for tensor in torch.load(saved, weights_only=True).values()} == {torch.bfloat16}
+
+
+with_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
+@with_cuda
+@pytest.mark.parametrize("schedule", ["1F1B -p 3", "ZBVZeroBubble -p 2"])
+@pytest.mark.parametrize("name", ["gpt", "tied"])
+def test_losses_are_those_of_python_on_a_device(name, schedule, folder, fine, tmp_path):
+    model = gpt(name == "tied")
+    expected = trained_in_python(model, torch.load(folder / "data.pt"), next_loss, 4, 0.3)
+    for more in ([], ["--cuda-graph"]):
+        text = fine(
+            *["train", folder / f"{name}.pt2", "--data", folder / "data.pt", "--steps", 4, "--json", *more],
+            *["--schedule", *schedule.split(), "-m", 4, "--optimizer", "sgd", "--lr", 0.3, "--device", "cuda"],
+            *["--save", tmp_path / "state.pt"],
+        )
+        assert losses_of(text) == pytest.approx(expected, rel=1e-3)
+        for key, tensor in torch.load(tmp_path / "state.pt", weights_only=True).items():
+            torch.testing.assert_close(tensor.cpu(), model.state_dict()[key], rtol=1e-3, atol=1e-4)
+
+
 # ---- run ---------------------------------------------------------------------------------------
 
 
@@ -392,12 +427,29 @@ def test_outputs_are_those_of_python(size, folder, fine, tmp_path):
     torch.testing.assert_close(outputs["0"], gpt()(torch.load(folder / "data.pt")["ids"]).detach())
 
 
+@with_cuda
+@pytest.mark.parametrize("size", [["-p", 1], ["-p", 3, "-m", 5]])
+def test_outputs_of_a_device_are_those_of_python(size, folder, fine, tmp_path):
+    given = ["--inputs", folder / "data.pt", "--outputs", tmp_path / "out.pt", "--device", "cuda"]
+    fine("run", folder / "gpt.pt2", *given, *size)
+    outputs = torch.load(tmp_path / "out.pt", weights_only=True)
+    expected = gpt()(torch.load(folder / "data.pt")["ids"]).detach()
+    torch.testing.assert_close(outputs["0"].cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_no_device(folder, call, tmp_path):
+    given = ["--inputs", folder / "data.pt", "--outputs", tmp_path / "out.pt", "--device", "cuda"]
+    result = call("run", folder / "gpt.pt2", *given)
+    assert (result.returncode, result.stderr) == (2, "pipewright: --device cuda: there is no CUDA device\n")
+
+
 def test_help_tells_all(fine):
     common = ["--at", "--after", "--at-marks", "--modules", "--costs", "--shared", "--weights", "--help"]
     for command, options in {
         "split": ["--stages", "--output", "--graphs", "--json"],
-        "run": ["--inputs", "--outputs", "--ranks", "--microbatches", "--stages-per-rank", "--threads-per-rank"],
-        "train": ["--data", "--loss", "--save", "--batch", "--seed"],
+        "run": ["--inputs", "--outputs", "--ranks", "--microbatches", "--stages-per-rank", "--threads-per-rank", "--device"],
+        "train": ["--data", "--loss", "--save", "--batch", "--seed", "--device", "--dtype", "--cuda-graph"],
     }.items():
         text = fine(command, "--help")
         assert [option for option in common + options if option not in text] == []

@@ -8,9 +8,11 @@ import shutil
 import subprocess
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 TIMEOUT = 120
-FIELDS = ["step", "loss", "grad_norm", "seconds", "bubble", "peak_memory"]
+FIELDS = ["step", "loss", "grad_norm", "seconds", "bubble", "peak_memory", "peak_device_memory"]
 TINY = "--layers 3 --width 16 --heads 2 --context 12 --batch 2".split()
 FOUR = [*TINY, "--steps", "4"]
 OPTIONS = [
@@ -26,6 +28,9 @@ OPTIONS = [
     "--lr",
     "--clip",
     "--non-finite",
+    "--device",
+    "--dtype",
+    "--cuda-graph",
     "--threads-per-rank",
     "--data-parallel",
     "--sharded",
@@ -121,6 +126,7 @@ def test_a_line_a_step_with_exactly_the_fields(alone):
         assert 0 <= line["bubble"] < 1
     assert column(alone, "peak_memory") == sorted(column(alone, "peak_memory"))
     assert 10e6 < alone[0]["peak_memory"] < 10e9
+    assert column(alone, "peak_device_memory") == [0] * 4
 
 
 def test_the_first_loss_is_that_of_knowing_nothing(steps):
@@ -182,6 +188,76 @@ def test_text_of_ones_own(steps, tmp_path):
     assert lines[-1]["loss"] < 0.5
 
 
+# ---- precision and devices ----------------------------------------------------------------------
+
+with_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_bf16_trains_and_is_saved(suffix, steps, alone, tmp_path):
+    saved = tmp_path / f"model.{suffix}"
+    size = ["--schedule", "ZBVZeroBubble", "-p", 2, "-m", 4, "--dtype", "bf16"]
+    losses = column(steps(*size, "--save", saved, count=40), "loss")
+    assert losses[0] == pytest.approx(alone[0]["loss"], rel=1e-2) and losses[0] != alone[0]["loss"]
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.4
+    state = torch.load(saved, weights_only=True) if suffix == "pt" else load_file(saved)
+    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
+
+
+def test_bf16_goes_on_from_a_checkpoint(steps, tmp_path):
+    size = ["--schedule", "1F1B", "-p", 2, "-m", 4, "--dtype", "bf16"]
+    saved = ["--checkpoint", tmp_path / "saved"]
+    before = steps(*size, *saved, count=3)
+    after = steps(*size, *saved, "--resume", count=6)
+    assert column(before + after, "loss") == column(steps(*size, count=6), "loss")
+
+
+@without_cuda
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_no_device(device, call):
+    result = call("train", *FOUR, "--schedule", "GPipe", "-p", 2, "-m", 2, "--device", device)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"pipewright: --device {device}: there is no CUDA device\n"
+
+
+@with_cuda
+def test_no_such_device(call):
+    result = call("train", *FOUR, "--schedule", "GPipe", "-p", 2, "-m", 2, "--device", "cuda:100")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--device cuda:100: there is no such CUDA device; the last one is cuda:" in result.stderr
+
+
+@with_cuda
+@pytest.mark.parametrize("schedule", ["GPipe -p 1", "1F1B -p 3", "ZBVZeroBubble -p 2"])
+def test_losses_agree_on_a_device(schedule, steps, alone):
+    lines = steps("--schedule", *schedule.split(), "-m", 4, "--device", "cuda")
+    for field in ("loss", "grad_norm"):
+        assert column(lines, field) == pytest.approx(column(alone, field), rel=1e-3)
+    assert all(line["peak_device_memory"] > 0 and 0 <= line["bubble"] < 1 for line in lines)
+
+
+@with_cuda
+@pytest.mark.parametrize("schedule", ["GPipe -p 1", "1F1B -p 2", "ZBVZeroBubble -p 2"])
+@pytest.mark.parametrize("dtype, rel", [("float32", 1e-3), ("bf16", 1e-2)])
+def test_graphs_train_alike(dtype, rel, schedule, steps):
+    size = ["--schedule", *schedule.split(), "-m", 4, "--device", "cuda:0", "--dtype", dtype]
+    plain = steps(*size, count=20)
+    graphs = steps(*size, "--cuda-graph", count=20)  # nothing is told of steps that were not captured
+    assert column(graphs, "loss") == pytest.approx(column(plain, "loss"), rel=rel)
+    assert column(graphs, "loss")[-1] < column(graphs, "loss")[0] - 0.3
+    assert column(graphs, "bubble") == [None] * 20
+
+
+@with_cuda
+def test_checkpoint_of_a_device_goes_on_without(steps, tmp_path):
+    size = ["--schedule", "1F1B", "-p", 2, "-m", 4]
+    saved = ["--checkpoint", tmp_path / "saved"]
+    before = steps(*size, *saved, "--device", "cuda", count=3)
+    after = steps(*size, *saved, "--resume", count=6)
+    assert column(before + after, "loss") == pytest.approx(column(steps(*size, count=6), "loss"), rel=1e-3)
+
+
 # ---- for people --------------------------------------------------------------------------------
 
 
@@ -197,6 +273,7 @@ def test_report_compares_prediction_and_measurement(call, tmp_path):
     lines = result.stdout.splitlines()
     assert lines[0].startswith("ZBVZeroBubble: ranks 2, microbatches 4, stages 4; ")
     assert [line for line in lines if line.startswith("step 4/4  loss ")]
+    assert [line for line in lines if line.startswith("peak memory ") and line.endswith(" MiB resident")]
     for source in ("predicted", "measured"):
         assert [line for line in lines if line.startswith(source) and line.endswith(" %")]
     assert result.stderr.splitlines() == [f"wrote {path}" for path in (page, costs, trace)]
@@ -278,6 +355,14 @@ SIZE = ["-p", "2", "-m", "2"]
         (["--steps", "1", "--schedule", "GPipe", *SIZE, "--optimizer", "lion"], "lion"),
         (["--steps", "1", "--schedule", "GPipe", *SIZE, "--text", "missing.txt"], "missing.txt"),
         (["--steps", "1", "--csv", "missing.csv"], "missing.csv"),
+        (["--steps", "1", "--schedule", "GPipe", *SIZE, "--device", "gpu"], "cpu, cuda or cuda:N, not 'gpu'"),
+        (["--steps", "1", "--schedule", "GPipe", *SIZE, "--device", "mps"], "cpu, cuda or cuda:N, not 'mps'"),
+        (["--steps", "1", "--schedule", "GPipe", *SIZE, "--dtype", "fp16"], "fp16"),
+        (["--steps", "1", "--schedule", "GPipe", *SIZE, "--cuda-graph"], "--cuda-graph needs a CUDA device"),
+        (
+            ["--steps", "1", "--schedule", "GPipe", *SIZE, "--device", "cuda", "--cuda-graph", "--trace", "x"],
+            "--cuda-graph leaves no times for",
+        ),
         (["--steps", "1", "--schedule", "GPipe", *SIZE, "--fast"], "--fast"),
         (["--steps", "1", "list"], "list"),
     ],

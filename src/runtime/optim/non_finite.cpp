@@ -12,13 +12,15 @@
 namespace pipewright {
 namespace {
 
-/// The place of the first that is not finite, or −1.
+/// The place of the first that is not finite, or −1. Waits once for their device.
 std::int64_t first_non_finite(const std::vector<at::Tensor>& numbers) {
   if (numbers.empty()) return -1;
   std::vector<at::Tensor> alike;
   alike.reserve(numbers.size());
-  for (const at::Tensor& each : numbers) alike.push_back(each.detach().to(at::kCPU, at::kDouble).reshape({}));
-  const at::Tensor finite = at::isfinite(at::stack(alike));
+  for (const at::Tensor& each : numbers) {
+    alike.push_back(each.detach().to(numbers.front().device(), at::kDouble).reshape({}));
+  }
+  const at::Tensor finite = at::isfinite(at::stack(alike)).cpu();
   for (std::int64_t at = 0; at < finite.numel(); ++at) {
     if (!finite[at].item<bool>()) return at;
   }
