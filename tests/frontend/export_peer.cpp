@@ -2,6 +2,7 @@
 //   copy FROM TO        reads a file of tensors and writes another
 //   export CUTS FOLDER  cuts model.pt2 (cuts.h) and writes stage0.pt2, stage1.pt2...; with the parameters and
 //                       buffers of state.pt, by the model's own names, if there is one; and routes
+//   transmit CUTS FOLDER  the same, where parameters of several stages are sent
 //   train CUTS FOLDER   a step of SGD on the weighted sum of all outputs for inputs.pt, as a pipeline; then
 //                       state.pt and state.safetensors, and the whole model again, trained.pt2
 
@@ -20,11 +21,11 @@
 namespace pipewright {
 namespace {
 
-void export_stages(const std::string& cuts, const std::string& folder) {
+void export_stages(const std::string& cuts, const std::string& folder, SharedParameters shared) {
   const ExportedModel model(folder + "/model.pt2");
   NamedTensors trained;
   if (std::filesystem::exists(folder + "/state.pt")) trained = read_tensors(folder + "/state.pt");
-  const PartitionedGraph parts = partition(model.graph(), cuts_of(model.graph(), cuts));
+  const PartitionedGraph parts = partition(model.graph(), cuts_of(model.graph(), cuts), shared);
   for (std::size_t stage = 0; stage < parts.stages.size(); ++stage) {
     NamedTensors state = model.load(parts.stages[stage]);
     for (auto& [name, tensor] : state) {
@@ -94,7 +95,9 @@ void run(const std::string& line) {
   if (command == "copy") {
     write_tensors(second, read_tensors(first));
   } else if (command == "export") {
-    export_stages(first, second);
+    export_stages(first, second, SharedParameters::Replicate);
+  } else if (command == "transmit") {
+    export_stages(first, second, SharedParameters::Transmit);
   } else if (command == "train") {
     train(first, second);
   } else {

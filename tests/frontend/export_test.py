@@ -261,6 +261,18 @@ def test_stages_train_apart(peer, tmp_path):
         equal(gradients[name], parameter.grad)
 
 
+@pytest.mark.parametrize("name, stages", [("gpt_tied", 2), ("gpt_tied", 4), ("repeated", 3), ("experts", 3)])
+def test_parameters_are_sent_to_other_stages(name, stages, peer, tmp_path):
+    model, inputs, _ = make(name, tmp_path)
+    assert peer(f"transmit {stages} {tmp_path}") == "done"
+    loaded = load_stages(tmp_path)
+    copies = parameters_of(loaded, model)
+    assert copies.keys() == dict(model.named_parameters()).keys()
+    assert all(len(stages_with_it) == 1 for stages_with_it in copies.values())
+    compare_step(loaded, model, inputs, torch.testing.assert_close, equal)
+    compare_step(loaded, model, inputs, torch.testing.assert_close, torch.testing.assert_close)
+
+
 @pytest.mark.parametrize("stages", [1, 2])
 def test_new_weights_are_written(stages, peer, tmp_path):
     model, inputs, _ = make("gpt_tied", tmp_path)

@@ -12,9 +12,11 @@ namespace pipewright {
 /// names, and which of its sizes are dynamic is as in the model that it comes from.
 ///
 /// `graph`: the model's own, or one of `partition` of it. What a stage takes and gives is positional, in the
-/// order of its ports, numbers as numbers. `state`: its parameters and buffers by the graph's names; a copy,
-/// `NAME@STAGE`, is `NAME` in the file. Buffers that are not persistent, and what the graph never uses, may
-/// be missing, and are as in the model. Throws Error that names the file, and what cannot be written.
+/// order of its ports, numbers as numbers; so is a parameter that the first stage that has it sends to
+/// others, and its gradient comes back as that of an output. `state`: its parameters and buffers by the
+/// graph's names; a copy, `NAME@STAGE`, is `NAME` in the file. Buffers that are not persistent, and what the
+/// graph never uses, may be missing, and are as in the model. Throws Error that names the file, and what
+/// cannot be written.
 void write_model(const std::filesystem::path& file, const ExportedModel& model, const Graph& graph,
                  const NamedTensors& state);
 

@@ -13,7 +13,9 @@ ValueNames::ValueNames(const Graph& graph, const ProgramDescription& description
 const ValueDescription& description_of(ValueId value, const Graph& graph,
                                        const ProgramDescription& description) {
   const std::string& name = graph.values[static_cast<std::size_t>(value)];
-  const auto found = description.values.find(name);
+  auto found = description.values.find(name);
+  if (found == description.values.end() && name.ends_with(kSent))  // it is what the parameter is
+    found = description.values.find(name.substr(0, name.size() - kSent.size()));
   if (found == description.values.end())
     throw Error("the model does not say what '" + name + "' is: was it exported from another?");
   return found->second;
