@@ -518,7 +518,7 @@ def compare_with_module(folder, batch, same):
     inputs, outputs, gradients, buffers = (
         torch.load(folder / f"{what}_{batch}.pt") for what in ("inputs", "outputs", "gradients", "buffers")
     )
-    count = torch.export.load(folder / "stage0.pt2").call_spec.in_spec.children()[0].num_children
+    count = len(torch.export.load(folder / "stage0.pt2").graph_signature.user_inputs)
     stages = load_stages(folder)
     torch.manual_seed(7)
     given = run_chain(stages, [inputs.get(str(number)) for number in range(count)])

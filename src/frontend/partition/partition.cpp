@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
+#include "frontend/graph/aliases.h"
 #include "frontend/graph/number_operators.h"
 #include "frontend/graph/uses.h"
-#include "frontend/partition/aliases.h"
 #include "frontend/partition/cut_points.h"
 #include "pipewright/base/error.h"
 
