@@ -167,9 +167,9 @@ def test_what_a_stage_computes(folder, fine):
     assert "aten::scaled_dot_product_attention" in text
 
 
-@pytest.mark.parametrize("name", ["gpt", "tied"])
-def test_stage_files_load_in_python(name, folder, fine, tmp_path):
-    fine("split", folder / f"{name}.pt2", "--stages", 3, "-o", tmp_path / "stages")
+@pytest.mark.parametrize("name, shared", [("gpt", "replicate"), ("tied", "replicate"), ("tied", "transmit")])
+def test_stage_files_load_in_python(name, shared, folder, fine, tmp_path):
+    fine("split", folder / f"{name}.pt2", "--stages", 3, "--shared", shared, "-o", tmp_path / "stages")
     folder_of = tmp_path / "stages"
     files = [f"stage_{n}.pt2" for n in range(3)]
     assert sorted(path.name for path in folder_of.iterdir()) == [*files, "stages.json"]

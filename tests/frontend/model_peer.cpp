@@ -15,11 +15,12 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "cuts.h"
+#include "frontend/cuts.h"
+#include "frontend/weighted_sum.h"
 #include "pipewright/frontend/devices.h"
 #include "pipewright/frontend/exported_model.h"
 #include "pipewright/frontend/graph_module.h"
-#include "pipewright/frontend/partition.h"
+#include "pipewright/frontend/graph_stages.h"
 #include "pipewright/frontend/split.h"
 #include "pipewright/runtime/pipeline.h"
 #include "pipewright/schedule/generate.h"
@@ -35,18 +36,6 @@ c10::IValue read(const std::string& path) {
 void write(const std::string& path, const c10::IValue& value) {
   const std::vector<char> bytes = torch::pickle_save(value);
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-/// Without a gradient where no output has one.
-at::Tensor weighted_sum(const Values& outputs) {
-  at::Tensor sum = torch::zeros({});
-  for (const at::Tensor& output : outputs) {
-    if (!output.requires_grad()) continue;
-    const at::Tensor weights =
-        torch::linspace(0.5, 1.5, output.numel(), output.options().dtype(at::kFloat).requires_grad(false));
-    sum = sum + (output.to(at::kFloat).reshape({-1}) * weights).sum();
-  }
-  return sum;
 }
 
 struct Result {
@@ -69,14 +58,9 @@ at::Device test_device() {
   return told ? at::Device(told) : at::Device(at::kCPU);
 }
 
-std::shared_ptr<GraphModule> make_module(const ExportedModel& model, const Graph& graph) {
-  const at::Device device = test_device();
-  return std::make_shared<GraphModule>(on_device(graph, device), on_device(model.load(graph), device));
-}
-
 Result run_whole(const ExportedModel& model, const Values& inputs) {
-  const std::shared_ptr<GraphModule> whole = make_module(model, model.graph());
-  GraphModule& module = *whole;
+  GraphModule module(on_device(model.graph(), test_device()),
+                     on_device(model.load(model.graph()), test_device()));
   const Values outputs = module.forward(inputs);
   const at::Tensor sum = weighted_sum(outputs);
   if (sum.requires_grad()) sum.backward();
@@ -104,20 +88,17 @@ void check_outputs_are_taken(const PartitionedGraph& parts) {
 
 Result run_stages(const ExportedModel& model, const Values& inputs, const std::vector<std::size_t>& cuts) {
   const Graph& graph = model.graph();
-  const PartitionedGraph parts = partition(graph, cuts);
+  PartitionedGraph parts = partition(graph, cuts);
   check_outputs_are_taken(parts);
-  const auto build = [&](Stage stage) {
-    const Graph& part = parts.stages[static_cast<std::size_t>(stage)];
-    StageModel built(make_module(model, part));
-    built.global_name = [](const std::string& name) { return name; };
-    return built;
-  };
+  for (Graph& part : parts.stages) part = on_device(std::move(part), test_device());
+  const auto load = [&](const Graph& of) { return on_device(model.load(of), test_device()); };
   const auto loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); };
   PipelineOptions options{
       .loss = loss, .routes = parts.routes, .tied = parts.tied, .timeout = std::chrono::seconds(30)};
   options.threads_per_rank = 1;
   const auto ranks = static_cast<Rank>(parts.stages.size());
-  Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}), build, options);
+  Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}),
+                    graph_stages(parts, load), options);
   Batch batch;
   batch.microbatches = {{inputs, {}, {}}};
   const StepResult step = pipeline.step(batch, {.outputs = true});

@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "frontend/traced_models.h"
+#include "frontend/weighted_sum.h"
 #include "gpt/gpt.h"
 #include "pipewright/base/error.h"
 #include "pipewright/frontend/graph_module.h"
-#include "pipewright/frontend/partition.h"
+#include "pipewright/frontend/graph_stages.h"
 #include "pipewright/frontend/pipe_split.h"
 #include "pipewright/frontend/split.h"
 #include "pipewright/runtime/pipeline.h"
@@ -22,23 +23,6 @@ const std::vector<std::int64_t> kBatches = {kTraced, 1 + kTraced / 2, 2 * kTrace
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
          at::allclose(a, b, 0, 0, /*equal_nan=*/true);
-}
-
-/// Without a gradient where no output has one.
-at::Tensor weighted_sum(const Values& outputs) {
-  at::Tensor sum = at::zeros({});
-  for (const at::Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad()) continue;
-    const at::Tensor weights = at::linspace(0.5, 1.5, output.numel());
-    sum = sum + (output.to(at::kFloat).reshape({-1}) * weights).sum();
-  }
-  return sum;
-}
-
-StageModel made(const TracedCase& from) {
-  at::set_num_threads(1);
-  torch::manual_seed(0);
-  return from.make();
 }
 
 struct Outcome {
@@ -112,21 +96,6 @@ TEST_P(Traced, RunsAsTheModelAtAnyBatch) {
   }
 }
 
-/// Of a stage: its own copies, as in a process of its own.
-std::map<std::string, at::Tensor> copied(const Graph& part, const std::map<std::string, at::Tensor>& state) {
-  std::map<std::string, at::Tensor> copies;
-  for (const auto* names : {&part.parameters, &part.buffers, &part.borrowed_buffers}) {
-    std::map<ValueId, at::Tensor> by_value;
-    for (const auto& [name, value] : *names) {
-      const at::Tensor& tensor = state.at(name.substr(0, name.find(kCopy)));
-      if (!by_value.contains(value))
-        by_value[value] = tensor.detach().clone().requires_grad_(tensor.requires_grad());
-      copies[name] = by_value[value];
-    }
-  }
-  return copies;
-}
-
 std::vector<std::size_t> even_cuts(const Graph& graph, std::size_t stages) {
   std::vector<std::size_t> cuts;
   for (std::size_t stage = 1; stage < stages; ++stage) cuts.push_back(stage * graph.nodes.size() / stages);
@@ -143,19 +112,15 @@ bool runs_in_stages(const TracedCase& from, const TracedModel& traced, const std
     EXPECT_TRUE(from.writes_in_place) << error.what();
     return false;
   }
-  const auto build = [&](Stage stage) {
-    const Graph& part = parts.stages[static_cast<std::size_t>(stage)];
-    StageModel built(std::make_shared<GraphModule>(part, copied(part, traced.state)));
-    built.global_name = [](const std::string& name) { return name; };
-    return built;
-  };
+  const auto load = [&](const Graph& of) { return copied(of, traced.state); };
   PipelineOptions options{.loss = [](const Values& outputs, const Values&) { return weighted_sum(outputs); },
                           .routes = parts.routes,
                           .tied = parts.tied,
                           .timeout = std::chrono::seconds(30)};
   options.threads_per_rank = 1;
   const auto ranks = static_cast<Rank>(parts.stages.size());
-  Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}), build, options);
+  Pipeline pipeline(make_schedule({.name = "1F1B", .ranks = ranks, .microbatches = 1}),
+                    graph_stages(parts, load), options);
   const StageModel model = made(from);
   const Outcome wanted = run(model.forward, from.inputs(batch));
   torch::manual_seed(7);
@@ -218,10 +183,6 @@ TEST_P(Traced, RunsCutAnywhere) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Traced, testing::ValuesIn(traced_cases()),
                          [](const auto& instance) { return instance.param.name; });
-
-const TracedCase& case_named(const std::string& name) {
-  return *std::ranges::find(traced_cases(), name, &TracedCase::name);
-}
 
 TEST(Trace, CutsBetweenBlocksPassOneTensor) {
   const TracedCase gpt = case_named("gpt");

@@ -556,4 +556,28 @@ const std::vector<TracedCase>& traced_cases() {
   return cases;
 }
 
+const TracedCase& case_named(const std::string& name) {
+  return *std::ranges::find(traced_cases(), name, &TracedCase::name);
+}
+
+StageModel made(const TracedCase& from) {
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  return from.make();
+}
+
+std::map<std::string, at::Tensor> copied(const Graph& part, const std::map<std::string, at::Tensor>& state) {
+  std::map<std::string, at::Tensor> copies;
+  for (const auto* names : {&part.parameters, &part.buffers, &part.borrowed_buffers}) {
+    std::map<ValueId, at::Tensor> by_value;
+    for (const auto& [name, value] : *names) {
+      const at::Tensor& tensor = state.at(name.substr(0, name.find(kCopy)));
+      if (!by_value.contains(value))
+        by_value[value] = tensor.detach().clone().requires_grad_(tensor.requires_grad());
+      copies[name] = by_value[value];
+    }
+  }
+  return copies;
+}
+
 }  // namespace pipewright

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,12 @@ struct TracedCase {
 };
 
 const std::vector<TracedCase>& traced_cases();
+const TracedCase& case_named(const std::string& name);
+
+/// The model, always the same, on one thread.
+StageModel made(const TracedCase& from);
+
+/// The state of a stage: copies of its own, as in a process of its own.
+std::map<std::string, at::Tensor> copied(const Graph& part, const std::map<std::string, at::Tensor>& state);
 
 }  // namespace pipewright

@@ -29,7 +29,7 @@ class Directory {
     EXPECT_NE(mkdtemp(name.data()), nullptr);
     path_ = name;
   }
-  ~Directory() { fs::remove_all(path_); }
+  ~Directory() { system_files().remove_tree(path_); }
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
   const fs::path& path() const { return path_; }
@@ -254,9 +254,9 @@ class FaultyFiles final : public Files {
     }
     unsynced_ = moved;
   }
-  void remove_all(const fs::path& path) override {
+  void remove_tree(const fs::path& path) override {
     meet();
-    system_files().remove_all(path);
+    system_files().remove_tree(path);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -94,6 +95,9 @@ struct Graph {
 
 /// Between a parameter's name and the stage, in the name of a copy of it there.
 inline constexpr char kCopy = '@';
+
+/// Behind a parameter's name, in that of the value by which it is sent to later stages.
+inline constexpr std::string_view kSent = ".sent";
 
 /// A line a node, as people read it.
 std::string to_text(const Graph& graph);

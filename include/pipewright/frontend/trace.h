@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "pipewright/runtime/values.h"
 
 namespace pipewright {
+
+struct ProgramDescription;
 
 struct TraceOptions {
   /// False: sizes are those of the sample, for ever. True: the graph is for batches of any size. The model is
@@ -28,6 +31,8 @@ struct TracedModel {
   std::map<std::string, at::Tensor> state;
   /// Tensors that are no parameters, buffers or inputs, and are now constants of the graph: a line each.
   std::vector<std::string> notes;
+  /// What else is known of it: for write_model.
+  std::shared_ptr<const ProgramDescription> description;
 };
 
 /// The operators that a model's forward calls, as a graph. Whether it trains or evaluates is fixed by it, and

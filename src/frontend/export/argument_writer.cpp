@@ -11,6 +11,11 @@ namespace {
 
 using WrittenItem = std::variant<c10::IValue, ValueId>;
 
+/// A tensor that is absent is none, too.
+bool is_nothing(const c10::IValue& constant) {
+  return constant.isNone() || (constant.isTensor() && !constant.toTensor().defined());
+}
+
 /// JSON has no form for some numbers: they are text.
 Json float_json(double number) {
   if (std::isnan(number)) return "NaN";
@@ -36,7 +41,7 @@ Json tensors_json(const std::vector<WrittenItem>& items, bool optional, const Va
   if (!optional) return list_json("as_tensors", items, tensor);
   return list_json("as_optional_tensors", items, [&](const WrittenItem& item) -> Json {
     const auto* constant = std::get_if<c10::IValue>(&item);
-    if (constant && constant->isNone()) return {{"as_none", true}};
+    if (constant && is_nothing(*constant)) return {{"as_none", true}};
     return {{"as_tensor", tensor(item)}};
   });
 }
@@ -125,7 +130,7 @@ Json value_json(ValueId value, const ValueNames& names) {
 }
 
 Json constant_json(const c10::IValue& constant) {
-  if (constant.isNone()) return {{"as_none", true}};
+  if (is_nothing(constant)) return {{"as_none", true}};
   if (constant.isBool()) return {{"as_bool", constant.toBool()}};
   if (constant.isInt()) return {{"as_int", constant.toInt()}};
   if (constant.isDouble()) return {{"as_float", float_json(constant.toDouble())}};

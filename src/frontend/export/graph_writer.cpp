@@ -37,6 +37,9 @@ std::string target_of(const GraphNode& node) {
          (node.overload.empty() ? "default" : node.overload);
 }
 
+/// In the model itself.
+bool is_outermost(const GraphNode& node) { return node.modules.empty() || node.modules.back().empty(); }
+
 class NodeWriter {
  public:
   NodeWriter(const Graph& graph, const std::set<std::size_t>& skipped,
@@ -102,6 +105,8 @@ class NodeWriter {
         }
       }
     }
+    // Python's verifier wants a result; where only what is written to counts, any.
+    if (results.empty() && !given.empty()) results.push_back(*given.begin());
     std::set<ValueId> all = given;
     all.insert(taken.begin(), taken.end());
     Json inside = values_json(all, names_);
@@ -167,7 +172,7 @@ class NodeWriter {
           is_single ? names_.of(node.outputs[0][0]) : names_.fresh(node.op.substr(node.op.rfind(':') + 1));
       return json;
     } catch (const Error& error) {
-      throw Error(node.op + (node.modules.empty() ? "" : " in " + node.modules.back()) + ": " + error.what());
+      throw Error(node.op + (is_outermost(node) ? "" : " in " + node.modules.back()) + ": " + error.what());
     }
   }
 

@@ -7,19 +7,6 @@
 namespace pipewright {
 namespace {
 
-Json sizes_json(c10::IntArrayRef sizes) {
-  Json list = Json::array();
-  for (const std::int64_t size : sizes) list.push_back({{"as_int", size}});
-  return list;
-}
-
-Json tensor_json(const at::Tensor& tensor, bool requires_grad) {
-  return {{"dtype", number_of(tensor.scalar_type())}, {"sizes", sizes_json(tensor.sizes())},
-          {"requires_grad", requires_grad},           {"device", json_of(c10::Device(c10::kCPU))},
-          {"strides", sizes_json(tensor.strides())},  {"storage_offset", {{"as_int", 0}}},
-          {"layout", number_of(c10::kStrided)}};
-}
-
 /// How many bytes a tensor reaches over.
 std::size_t extent_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return 0;
@@ -45,11 +32,14 @@ void Payloads::add(const std::vector<std::string>& names, const at::Tensor& tens
                   "' share memory, which they would not in Python: give copies of them");
     }
   }
+  Json meta = tensor_meta_json(sizes_json(payload.on_cpu.sizes()), sizes_json(payload.on_cpu.strides()),
+                               payload.on_cpu.scalar_type(), c10::kCPU);
+  meta["requires_grad"] = requires_grad;
   for (const std::string& name : names) {
     table_[name] = {{"path_name", prefix_ + std::to_string(payloads_.size())},
                     {"is_param", is_parameter},
                     {"use_pickle", false},
-                    {"tensor_meta", tensor_json(payload.on_cpu, requires_grad)}};
+                    {"tensor_meta", meta}};
   }
   payloads_.push_back(std::move(payload));
 }

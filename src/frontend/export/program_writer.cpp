@@ -1,6 +1,7 @@
 #include "frontend/export/program_writer.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "frontend/export/argument_writer.h"
 #include "frontend/export/graph_writer.h"
@@ -17,6 +18,20 @@ Json tuple_spec(Json children) {
 }
 
 std::string spec_text(const Json& tree) { return Json::array({1, tree}).dump(); }
+
+/// Names of modules and tensors are attributes in Python, where these cannot be.
+void check_is_attribute(const std::string& name) {
+  static const std::set<std::string> keywords = {
+      "False", "None",     "True",  "and",    "as",   "assert", "async",  "await",    "break",
+      "class", "continue", "def",   "del",    "elif", "else",   "except", "finally",  "for",
+      "from",  "global",   "if",    "import", "in",   "is",     "lambda", "nonlocal", "not",
+      "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield"};
+  std::istringstream parts(name);
+  for (std::string part; std::getline(parts, part, '.');) {
+    if (keywords.contains(part))
+      throw Error("'" + name + "' cannot be written: in Python nothing can be called '" + part + "'");
+  }
+}
 
 class ProgramWriter {
  public:
@@ -80,12 +95,14 @@ class ProgramWriter {
   void write_state() {
     std::set<ValueId> seen;
     for (const auto& [name, value] : graph_.parameters) {
+      check_is_attribute(name);
       const Json argument = {{"name", placeholder(value, seen, "p_" + name)}};
       add_input({{"parameter", {{"arg", argument}, {"parameter_name", name_in_file(name)}}}},
                 {{"as_tensor", argument}});
     }
     for (const auto* buffers : {&graph_.buffers, &graph_.borrowed_buffers}) {
       for (const auto& [name, value] : *buffers) {
+        check_is_attribute(name);
         const Json argument = {{"name", placeholder(value, seen, "b_" + name)}};
         const bool persistent = !graph_.non_persistent_buffers.contains(name);
         add_input({{"buffer", {{"arg", argument}, {"buffer_name", name}, {"persistent", persistent}}}},
@@ -103,7 +120,8 @@ class ProgramWriter {
     for (const Graph::Port& port : graph_.inputs) {
       if (const auto* constant = std::get_if<c10::IValue>(&port.is)) {
         const Json value = constant_json(*constant);
-        add_input({{"constant_input", {{"name", names_.fresh(port.name)}, {"value", value}}}}, value);
+        arguments_.push_back(names_.fresh(port.name));
+        add_input({{"constant_input", {{"name", arguments_.back()}, {"value", value}}}}, value);
         continue;
       }
       const ValueId value = seen_by_python(std::get<ValueId>(port.is));
@@ -205,7 +223,7 @@ class ProgramWriter {
 }  // namespace
 
 bool has_names(const std::vector<Graph::Port>& ports, const std::vector<std::string>& names) {
-  return std::ranges::equal(ports, names, {}, &Graph::Port::name);
+  return !names.empty() && std::ranges::equal(ports, names, {}, &Graph::Port::name);
 }
 
 std::string name_in_file(const std::string& name) { return name.substr(0, name.find(kCopy)); }

@@ -8,7 +8,7 @@ namespace pipewright {
 /// `NAME` of `NAME@STAGE`: what a parameter is called in the file.
 std::string name_in_file(const std::string& name);
 
-/// Whether the ports are those of the whole model, which has these.
+/// Whether the ports are those of the whole model, which has these, if it has names.
 bool has_names(const std::vector<Graph::Port>& ports, const std::vector<std::string>& names);
 
 /// What a constant is called in the file, by its value.

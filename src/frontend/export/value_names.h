@@ -1,9 +1,9 @@
 #pragma once
 
-#include <map>
-#include <set>
 #include <string>
+#include <vector>
 
+#include "frontend/graph/unique_names.h"
 #include "frontend/schema/program_description.h"
 #include "pipewright/frontend/graph.h"
 
@@ -31,7 +31,7 @@ class ValueNames {
   const Graph& graph_;
   const ProgramDescription& description_;
   std::vector<std::string> names_;
-  std::set<std::string> taken_;
+  UniqueNames taken_;
 };
 
 }  // namespace pipewright

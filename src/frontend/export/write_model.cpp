@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -18,11 +19,18 @@ namespace {
 
 constexpr std::uint64_t kArchiveVersion = 6;  // of archives with a program
 
+/// What a graph comes from.
+struct Origin {
+  const ProgramDescription& description;
+  /// A parameter or buffer as it was.
+  std::function<at::Tensor(const std::string& name)> tensor;
+};
+
 /// Tensors for the graph's state.
 class StateWriter {
  public:
-  StateWriter(const ExportedModel& model, const Graph& graph, const NamedTensors& state)
-      : model_(model), graph_(graph), state_(state) {
+  StateWriter(const Origin& origin, const Graph& graph, const NamedTensors& state)
+      : origin_(origin), graph_(graph), state_(state) {
     for (const GraphNode& node : graph.nodes)
       for_each_use(node, [this](ValueId value) { used_.insert(value); });
     for (const Graph::Port& port : graph.outputs) {
@@ -62,7 +70,7 @@ class StateWriter {
     for (const auto& [name, value] : named) names[value].push_back(name);
     for (const auto& [value, all] : names) {
       const at::Tensor tensor = tensor_of(value, all);
-      const Json& meta = description_of(value, graph_, model_.description()).meta;
+      const Json& meta = description_of(value, graph_, origin_.description).meta;
       check_is_as_before(all.front(), tensor, meta);
       std::vector<std::string> in_file;
       in_file.reserve(all.size());
@@ -78,9 +86,7 @@ class StateWriter {
     }
     if (used_.contains(value) && !graph_.non_persistent_buffers.contains(names.front()))
       throw Error("there is no tensor for '" + names.front() + "'");
-    Graph only;  // as it was
-    only.buffers[names.front()] = value;
-    return model_.load(only).at(names.front());
+    return origin_.tensor(names.front());
   }
 
   static void check_is_as_before(const std::string& name, const at::Tensor& tensor, const Json& meta) {
@@ -94,7 +100,7 @@ class StateWriter {
                 c10::str(c10::IntArrayRef(sizes)));
   }
 
-  const ExportedModel& model_;
+  const Origin& origin_;
   const Graph& graph_;
   const NamedTensors& state_;
   std::set<ValueId> used_;
@@ -105,12 +111,12 @@ void write_text(caffe2::serialize::PyTorchStreamWriter& writer, const std::strin
   writer.writeRecord(record, text.data(), text.size());
 }
 
-void write_program(const std::filesystem::path& file, const ExportedModel& model, const Graph& graph,
+void write_program(const std::filesystem::path& file, const Origin& origin, const Graph& graph,
                    const NamedTensors& state) {
   check(graph);
-  const ProgramDescription& description = model.description();
+  const ProgramDescription& description = origin.description;
   const std::string program = program_json(graph, description).dump();
-  StateWriter tensors(model, graph, state);
+  StateWriter tensors(origin, graph, state);
   const Payloads weights = tensors.weights();
   const Payloads constants = tensors.constants();
   const bool has_sample = has_names(graph.inputs, description.inputs);
@@ -127,17 +133,33 @@ void write_program(const std::filesystem::path& file, const ExportedModel& model
   });
 }
 
-}  // namespace
-
-void write_model(const std::filesystem::path& file, const ExportedModel& model, const Graph& graph,
-                 const NamedTensors& state) {
+void write(const std::filesystem::path& file, const Origin& origin, const Graph& graph,
+           const NamedTensors& state) {
   try {
-    write_program(file, model, graph, state);
+    write_program(file, origin, graph, state);
   } catch (const c10::Error& error) {
     throw Error(file.string() + ": " + error.what_without_backtrace());
   } catch (const std::exception& error) {
     throw Error(file.string() + ": " + error.what());
   }
+}
+
+}  // namespace
+
+void write_model(const std::filesystem::path& file, const ExportedModel& model, const Graph& graph,
+                 const NamedTensors& state) {
+  const auto load = [&](const std::string& name) {
+    Graph only;
+    only.buffers[name] = 0;
+    return model.load(only).at(name);
+  };
+  write(file, {model.description(), load}, graph, state);
+}
+
+void write_model(const std::filesystem::path& file, const TracedModel& model, const Graph& graph,
+                 const NamedTensors& state) {
+  const auto find = [&](const std::string& name) { return model.state.at(name_in_file(name)); };
+  write(file, {*model.description, find}, graph, state);
 }
 
 NamedTensors without_copies(const NamedTensors& state, const Graph& whole) {

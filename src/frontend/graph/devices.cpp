@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "frontend/graph/aliases.h"
 #include "frontend/graph/uses.h"
-#include "frontend/partition/aliases.h"
 
 namespace pipewright {
 namespace {

@@ -17,7 +17,6 @@ namespace pipewright {
 namespace {
 
 constexpr std::size_t kLongestText = 1 << 30;
-constexpr std::int64_t kSchema = 8;
 constexpr const char* kModel = "models/model.json";
 constexpr const char* kWeights = "data/weights/";
 constexpr const char* kWeightsConfig = "data/weights/model_weights_config.json";
@@ -47,8 +46,8 @@ class ExportedModel::Impl {
     if (!archive_.has(kModel)) throw Error("it has no model: was it written by torch.export.save?");
     Json model = parse(archive_, kModel);
     const Json& version = field(model, "schema_version");
-    if (integer_of_json(field(version, "major")) != kSchema) {
-      throw Error("it has schema version " + version.dump() + ", and only " + std::to_string(kSchema) +
+    if (integer_of_json(field(version, "major")) != kSchemaMajor) {
+      throw Error("it has schema version " + version.dump() + ", and only " + std::to_string(kSchemaMajor) +
                   " is known: export it again with another version of PyTorch");
     }
     weights_ = field(parse(archive_, kWeightsConfig), "config");

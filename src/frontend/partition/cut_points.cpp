@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "frontend/graph/aliases.h"
 #include "frontend/graph/uses.h"
-#include "frontend/partition/aliases.h"
 
 namespace pipewright {
 

@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "frontend/graph/program.h"
 #include "frontend/graph/uses.h"
-#include "pipewright/base/error.h"
+#include "frontend/partition/element_count.h"
 #include "pipewright/frontend/graph_module.h"
 #include "pipewright/frontend/split.h"
 
@@ -59,17 +58,7 @@ class Estimate {
 
   double count(ValueId value) const {
     const auto found = graph_.recorded.find(value);
-    if (found == graph_.recorded.end()) return 0;
-    const auto& own = found->second.sizes;
-    return std::accumulate(own.begin(), own.end(), 1.0, [](double product, std::int64_t size) {
-      return product * static_cast<double>(size);
-    });
-  }
-
-  static double product(const std::vector<std::int64_t>& all) {
-    return std::accumulate(all.begin(), all.end(), 1.0, [](double result, std::int64_t size) {
-      return result * static_cast<double>(size);
-    });
+    return found == graph_.recorded.end() ? 0 : element_count(found->second.sizes);
   }
 
   /// Multiplications and additions, where these are more than one for each element.
@@ -89,14 +78,14 @@ class Estimate {
       const auto* weight = sizes(node, 1);
       if (!input || !weight) return 0;
       const bool transposed = name.starts_with("conv_transpose");
-      return 2 * (transposed ? product(*input) : given) * product(*weight) /
+      return 2 * (transposed ? element_count(*input) : given) * element_count(*weight) /
              static_cast<double>(std::max<std::int64_t>(weight->front(), 1));
     }
     if (name == "scaled_dot_product_attention") {
       const auto* query = sizes(node, 0);
       const auto* key = sizes(node, 1);
       if (!query || !key || key->size() < 2) return 0;
-      return 4 * product(*query) * static_cast<double>((*key)[key->size() - 2]);
+      return 4 * element_count(*query) * static_cast<double>((*key)[key->size() - 2]);
     }
     if (is_one_of({"lstm", "gru", "rnn_tanh", "rnn_relu"})) return recurrent(node);
     return 0;
@@ -114,7 +103,8 @@ class Estimate {
         if (const auto* value = std::get_if<ValueId>(&item)) weights += count(*value);
       }
     }
-    return 2 * weights * product(*input) / static_cast<double>(std::max<std::int64_t>(input->back(), 1));
+    return 2 * weights * element_count(*input) /
+           static_cast<double>(std::max<std::int64_t>(input->back(), 1));
   }
 
   const Graph& graph_;
@@ -152,10 +142,7 @@ NodeCosts parameter_costs(const Graph& graph) {
     for_each_use(graph.nodes[at], [&](ValueId value) {
       if (unused.erase(value) == 0) return;
       const auto known = graph.recorded.find(value);
-      if (known == graph.recorded.end()) return;
-      double elements = 1;
-      for (const std::int64_t size : known->second.sizes) elements *= static_cast<double>(size);
-      costs[at] += elements;
+      if (known != graph.recorded.end()) costs[at] += element_count(known->second.sizes);
     });
   }
   return costs;

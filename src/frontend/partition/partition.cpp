@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
+#include "frontend/graph/aliases.h"
 #include "frontend/graph/number_operators.h"
 #include "frontend/graph/uses.h"
-#include "frontend/partition/aliases.h"
 #include "frontend/partition/cut_points.h"
 #include "pipewright/base/error.h"
 
@@ -319,7 +319,7 @@ class Partitioner {
     node.op = "aten::alias";
     node.arguments = {{parameter}};
     node.outputs = {{static_cast<ValueId>(part.values.size())}};
-    part.values.push_back(part.values[static_cast<std::size_t>(parameter)] + ".sent");
+    part.values.push_back(std::string(part.values[static_cast<std::size_t>(parameter)]).append(kSent));
     if (const auto known = part.recorded.find(parameter); known != part.recorded.end()) {
       part.recorded[node.outputs[0][0]] = Graph::Recorded(known->second);
     }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "frontend/partition/cut_points.h"
+#include "frontend/partition/element_count.h"
 #include "pipewright/base/error.h"
 
 namespace pipewright {
@@ -132,8 +133,7 @@ std::vector<double> bytes_across(const Graph& graph) {
     if (life.last_use <= begin || (life.is_state && begin < 0)) continue;
     double bytes = sizeof(std::int64_t);  // a number
     if (const auto known = graph.recorded.find(static_cast<ValueId>(value)); known != graph.recorded.end()) {
-      bytes = static_cast<double>(c10::elementSize(known->second.dtype));
-      for (const std::int64_t size : known->second.sizes) bytes *= static_cast<double>(size);
+      bytes = static_cast<double>(c10::elementSize(known->second.dtype)) * element_count(known->second.sizes);
     }
     change[static_cast<std::size_t>(begin + 1)] += bytes;
     change[static_cast<std::size_t>(life.last_use + 1)] -= bytes;

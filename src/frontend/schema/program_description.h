@@ -15,7 +15,12 @@ enum class ValueKind { Tensor, Integer, Float, Boolean };
 struct ValueDescription {
   ValueKind kind = ValueKind::Tensor;
   Json meta;
+  /// Why that cannot be said, where it cannot.
+  std::string unknown = {};
 };
+
+/// The major version of torch.export's schema.
+inline constexpr std::int64_t kSchemaMajor = 8;
 
 /// What an exported program says beyond its graph: all that is needed to write it, or a part, again.
 struct ProgramDescription {
@@ -23,7 +28,7 @@ struct ProgramDescription {
   std::map<std::string, ValueDescription> values;
   /// The classes of modules, by name.
   std::map<std::string, std::string> module_types;
-  /// What it takes and returns as trees, and the names of their leaves.
+  /// What it takes and returns as trees, and the names of their leaves; no names where all is positional.
   Json call_signature;
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;

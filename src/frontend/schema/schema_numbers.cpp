@@ -95,4 +95,20 @@ Json json_of(const c10::Device& device) {
           {"index", device.has_index() ? Json(device.index()) : Json()}};
 }
 
+Json sizes_json(c10::IntArrayRef sizes) {
+  Json list = Json::array();
+  for (const std::int64_t size : sizes) list.push_back({{"as_int", size}});
+  return list;
+}
+
+Json tensor_meta_json(Json sizes, Json strides, c10::ScalarType dtype, const c10::Device& device) {
+  return {{"dtype", number_of(dtype)},
+          {"sizes", std::move(sizes)},
+          {"requires_grad", false},
+          {"device", json_of(device)},
+          {"strides", std::move(strides)},
+          {"storage_offset", {{"as_int", 0}}},
+          {"layout", number_of(c10::kStrided)}};
+}
+
 }  // namespace pipewright

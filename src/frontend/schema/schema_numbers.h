@@ -4,6 +4,7 @@
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
 
 #include "frontend/schema/json_fields.h"
 
@@ -23,5 +24,11 @@ std::int64_t number_of(c10::ScalarType dtype);
 std::int64_t number_of(c10::Layout layout);
 std::int64_t number_of(c10::MemoryFormat format);
 Json json_of(const c10::Device& device);
+
+// What a tensor is.
+
+Json sizes_json(c10::IntArrayRef sizes);
+/// `sizes` and `strides`: as `sizes_json` has them, or with expressions. It requires no gradient.
+Json tensor_meta_json(Json sizes, Json strides, c10::ScalarType dtype, const c10::Device& device);
 
 }  // namespace pipewright

@@ -10,14 +10,14 @@
 #include <sstream>
 #include <utility>
 
+#include "frontend/graph/unique_names.h"
 #include "frontend/graph/uses.h"
+#include "frontend/trace/formula.h"
 #include "frontend/trace/same_bits.h"
 #include "pipewright/base/error.h"
 
 namespace pipewright {
 namespace {
-
-using Numbers = std::vector<std::int64_t>;  // of each recording one
 
 bool is_integer_list(const c10::IValue& value) { return value.isIntList(); }
 
@@ -37,42 +37,12 @@ bool is_same(const c10::IValue& a, const c10::IValue& b) {
   return a.tagKind() == b.tagKind() && a == b;
 }
 
-/// A number as a·n+b, or as n/k, of a number n that differs from recording to recording.
-struct Formula {
-  std::int64_t factor = 1;
-  std::int64_t addend = 0;
-  std::int64_t divisor = 1;
-};
-
-/// What fits all recordings, if anything does. Three different n are needed for it to mean something, but for
-/// n itself.
-std::optional<Formula> fit(const Numbers& of, const Numbers& wanted) {
-  if (of == wanted) return Formula{};
-  if (std::set(of.begin(), of.end()).size() < 3) return std::nullopt;
-  std::size_t other = 1;
-  while (of[other] == of[0]) ++other;
-  const std::int64_t run = of[other] - of[0];
-  const std::int64_t rise = wanted[other] - wanted[0];
-  Formula formula;
-  if (rise % run == 0) {
-    formula.factor = rise / run;
-    formula.addend = wanted[0] - formula.factor * of[0];
-  } else if (rise != 0 && run % rise == 0) {
-    formula.divisor = run / rise;
-  }
-  for (std::size_t at = 0; at < of.size(); ++at) {
-    const bool fits = formula.divisor == 1 ? wanted[at] == formula.factor * of[at] + formula.addend
-                                           : of[at] == wanted[at] * formula.divisor;
-    if (!fits) return std::nullopt;
-  }
-  return formula;
-}
-
 class Generalizer {
  public:
   explicit Generalizer(const std::vector<Recording>& recordings)
       : recordings_(recordings), first_(recordings.front()), graph_(first_.graph) {
     graph_.nodes.clear();
+    for (const std::string& name : graph_.values) names_.give(name);
   }
 
   Graph generalize(std::vector<std::string>& notes) {
@@ -345,13 +315,14 @@ class Generalizer {
   ValueId call_on_numbers(const char* op, const std::vector<std::variant<ValueId, std::int64_t>>& arguments);
 
   ValueId add_value(const std::string& name) {
-    graph_.values.push_back(name + "_" + std::to_string(graph_.values.size()));
+    graph_.values.push_back(names_.give(name));
     return static_cast<ValueId>(graph_.values.size()) - 1;
   }
 
   const std::vector<Recording>& recordings_;
   const Recording& first_;
   Graph graph_;
+  UniqueNames names_;
   std::size_t node_at_ = 0;
   std::set<ValueId> seen_constants_;
   ValueId batch_ = -1;

@@ -110,15 +110,12 @@ void Recorder::refuse(const std::string& what) {
   throw Error(*refusal_);
 }
 
-std::string Recorder::unique_name(const std::string& name) {
-  const int before = names_[name]++;
-  return before == 0 ? name : name + "_" + std::to_string(before);
-}
-
 ValueId Recorder::add_value(const std::string& name, const at::Tensor& tensor) {
-  recording_.graph.values.push_back(unique_name(name));
+  recording_.graph.values.push_back(names_.give(name));
   const auto value = static_cast<ValueId>(recording_.graph.values.size()) - 1;
   recording_.graph.recorded[value] = {tensor.sizes().vec(), tensor.scalar_type()};
+  if (tensor.layout() == at::kStrided)
+    recording_.placements.emplace(value, Recording::Placement{tensor.strides().vec(), tensor.device()});
   return value;
 }
 

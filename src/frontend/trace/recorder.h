@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "frontend/graph/unique_names.h"
 #include "frontend/trace/autograd_watch.h"
 #include "frontend/trace/recording.h"
 #include "frontend/trace/saved_state.h"
@@ -74,7 +75,6 @@ class Recorder {
   Taken take_arguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, GraphNode& node);
   void add_outputs(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Taken& taken,
                    GraphNode& node);
-  std::string unique_name(const std::string& name);
 
   SavedState& saved_;
   const ThreadModes modes_;
@@ -83,7 +83,7 @@ class Recorder {
   Values inputs_;
   ValueId first_made_here_ = 0;  // those before it are parameters and buffers
   std::map<const c10::TensorImpl*, Known> known_;
-  std::map<std::string, int> names_;
+  UniqueNames names_;
   /// Memory that values share without the operators' schemas saying so: partitions would not know.
   std::map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> hidden_aliases_;
   std::optional<std::string> refusal_;

@@ -36,6 +36,12 @@ struct Recording {
     std::string user;     ///< The operator that was given it first.
   };
   std::map<ValueId, Constant> constants;
+  /// Where tensors were, and how they lay there; of plain ones.
+  struct Placement {
+    std::vector<std::int64_t> strides;
+    at::Device device;
+  };
+  std::map<ValueId, Placement> placements;
   Sample sample;
 };
 

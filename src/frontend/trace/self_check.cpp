@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "frontend/partition/aliases.h"
+#include "frontend/graph/aliases.h"
 #include "frontend/trace/same_bits.h"
 #include "frontend/trace/saved_state.h"
 #include "pipewright/base/error.h"

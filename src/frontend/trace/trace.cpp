@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "frontend/trace/describe.h"
 #include "frontend/trace/generalize.h"
 #include "frontend/trace/module_names.h"
 #include "frontend/trace/recorder.h"
@@ -66,6 +67,7 @@ TracedModel trace(const StageModel& model, const Values& sample, const TraceOpti
   for (const auto* named : {&state.parameters, &state.buffers})
     traced.state.insert(named->begin(), named->end());
   check(traced.graph);
+  traced.description = std::make_shared<const ProgramDescription>(describe(traced.graph, state, recordings));
   check_against(model, state, traced, samples.front());
   if (samples.front().batch > 0)
     check_against(model, state, traced, resized(sample, batch_dims, samples.front().batch + 2));

@@ -250,7 +250,7 @@ void Checkpoints::save(const Pipeline& pipeline, const torch::optim::Optimizer* 
 
   each_process(world, [&] {
     if (!first) return;
-    for (const std::filesystem::path& left : leftovers_in(options_.directory)) files_.remove_all(left);
+    for (const std::filesystem::path& left : leftovers_in(options_.directory)) files_.remove_tree(left);
     files_.make_directory(partial);
   });
   Manifest manifest;
@@ -280,7 +280,7 @@ void Checkpoints::save(const Pipeline& pipeline, const torch::optim::Optimizer* 
       // First under a name that is none of a checkpoint: a half removed one is not to be loaded.
       const std::filesystem::path doomed = old.string() + kPartial;
       files_.rename(old, doomed);
-      files_.remove_all(doomed);
+      files_.remove_tree(doomed);
     }
   });
 }

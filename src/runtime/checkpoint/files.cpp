@@ -22,6 +22,14 @@ std::filesystem::path path_of(int file) {
   return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file), none);
 }
 
+/// By hand: some builds of libtorch bring a `remove_all` of the standard library with them that crashes.
+void remove_with_all_inside(const std::filesystem::path& path) {
+  if (is_directory(symlink_status(path))) {
+    for (const auto& each : std::filesystem::directory_iterator(path)) remove_with_all_inside(each.path());
+  }
+  std::filesystem::remove(path);
+}
+
 class SystemFiles final : public Files {
  public:
   int create(const std::filesystem::path& path) override {
@@ -68,10 +76,12 @@ class SystemFiles final : public Files {
     if (std::rename(from.c_str(), to.c_str()) != 0) refuse("rename to", to);
   }
 
-  void remove_all(const std::filesystem::path& path) override {
-    std::error_code error;
-    std::filesystem::remove_all(path, error);
-    if (error) throw Error("cannot remove " + path.string() + ": " + error.message());
+  void remove_tree(const std::filesystem::path& path) override {
+    try {
+      remove_with_all_inside(path);
+    } catch (const std::filesystem::filesystem_error& error) {
+      throw Error("cannot remove " + error.path1().string() + ": " + error.code().message());
+    }
   }
 };
 

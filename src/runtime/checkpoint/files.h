@@ -28,7 +28,8 @@ class Files {
   /// The names in a directory survive a crash of the machine.
   virtual void sync_directory(const std::filesystem::path& path) = 0;
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
-  virtual void remove_all(const std::filesystem::path& path) = 0;
+  /// With all that is inside of it; nothing where there is none.
+  virtual void remove_tree(const std::filesystem::path& path) = 0;
 };
 
 /// Those of the system.

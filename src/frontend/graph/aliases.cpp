@@ -1,4 +1,4 @@
-#include "frontend/partition/aliases.h"
+#include "frontend/graph/aliases.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
