@@ -65,7 +65,7 @@ void run_pre_hooks(Node& node, variable_list& grads) {
 /// thread's, it waits for that before and is waited for afterwards.
 class OnStreamOf {
  public:
-  OnStreamOf(const Node& node, const variable_list& grads) : stream_(node.stream()) {
+  OnStreamOf(Node& node, const variable_list& grads) : stream_(node.stream()) {
     if (stream_) callers_ = current_stream(stream_->device());
     if (!crosses()) return;
     wait_for(*stream_, *callers_);
