@@ -115,7 +115,7 @@ TEST_P(Capture, IsNotNeededForManyRanksOnOneDevice) {
 
 class ReplayedSteps : public OnCuda {};
 
-const Schedule& two_ranks() {
+const Schedule& interleaved() {
   static const Schedule schedule =
       make_schedule({.name = "Interleaved1F1B", .ranks = 2, .microbatches = 4, .stages_per_rank = 2});
   return schedule;
@@ -123,7 +123,7 @@ const Schedule& two_ranks() {
 
 TEST_F(ReplayedSteps, AddToTheGradientsThatAreThere) {
   const Model model = mlp();
-  Pipeline pipeline = make(model, two_ranks());
+  Pipeline pipeline = make(model, interleaved());
   Unsplit unsplit(model);
   for (int step = 0; step < 6; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
@@ -136,7 +136,7 @@ TEST_F(ReplayedSteps, AddToTheGradientsThatAreThere) {
 
 TEST_F(ReplayedSteps, SkipWhatIsNotFiniteAndKeepEarlierGradients) {
   const Model model = mlp();
-  Pipeline pipeline = make(model, two_ranks());
+  Pipeline pipeline = make(model, interleaved());
   expect_steps(pipeline, model, 4);
   Gradients before;
   for (const auto& [name, parameter] : pipeline.named_parameters()) before[name] = parameter.grad().clone();
@@ -150,7 +150,7 @@ TEST_F(ReplayedSteps, SkipWhatIsNotFiniteAndKeepEarlierGradients) {
 
 TEST_F(ReplayedSteps, AreRecordedAgainForOtherShapes) {
   const Model model = mlp();
-  Pipeline pipeline = make(model, two_ranks());
+  Pipeline pipeline = make(model, interleaved());
   for (int round = 0; round < 2; ++round) {
     for (const Microbatch rows : {1, 2, 3, 4, 5, 6}) {
       for (int step = 0; step < 4; ++step) {
@@ -174,7 +174,7 @@ TEST_F(ReplayedSteps, AreRecordedAgainForOtherShapes) {
 
 TEST_F(ReplayedSteps, GiveOutputsThatStay) {
   const Model model = mlp();
-  Pipeline pipeline = make(model, two_ranks());
+  Pipeline pipeline = make(model, interleaved());
   std::vector<Values> outputs;
   std::vector<Values> expected;
   for (int step = 0; step < 5; ++step) {
@@ -247,7 +247,7 @@ TEST_F(ReplayedSteps, SayWhatCannotBeRecorded) {
     if (looks) inputs.at(0).sum().item<double>();
     return inputs;
   }));
-  Pipeline pipeline = make(model, two_ranks());
+  Pipeline pipeline = make(model, interleaved());
   looks = true;
   EXPECT_FALSE(expect_steps(pipeline, model, 4).replayed);
   EXPECT_NE(pipeline.not_captured_for().find("cannot be recorded"), std::string::npos);
@@ -256,7 +256,7 @@ TEST_F(ReplayedSteps, SayWhatCannotBeRecorded) {
   // What failed leaves nothing behind.
   EXPECT_FALSE(torch::rand({4}, test_device()).equal(torch::rand({4}, test_device())));
   looks = false;
-  Pipeline other = make(model, two_ranks());
+  Pipeline other = make(model, interleaved());
   EXPECT_TRUE(expect_steps(other, model, 4).replayed) << other.not_captured_for();
 
   other.set_handler(Kind::F, [](const ActionContext& context) { context.run(); });

@@ -138,8 +138,8 @@ class RankExecutor::Recorded {
   const bool outermost_;
 };
 
-/// While it lives, the thread computes where the forward of a microbatch ran, which is where its backward runs.
-/// The parts of a cell that run at the same time are there already.
+/// While it lives, the thread computes where the forward of a microbatch ran, which is where its backward
+/// runs. The parts of a cell that run at the same time are there already.
 class RankExecutor::OnItsStream {
  public:
   OnItsStream(const RankExecutor& executor, const Held& held) {
