@@ -1,5 +1,7 @@
 #include "frontend/export/program_writer.h"
 
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -29,7 +31,7 @@ void check_is_attribute(const std::string& name) {
   std::istringstream parts(name);
   for (std::string part; std::getline(parts, part, '.');) {
     if (keywords.contains(part))
-      throw Error("'" + name + "' cannot be written: in Python nothing can be called '" + part + "'");
+      throw Error(c10::str("'", name, "' cannot be written: in Python nothing can be called '", part, "'"));
   }
 }
 

@@ -18,9 +18,9 @@ std::string constant_name(ValueId value);
 ///
 /// Nodes are written from the graph; what a graph does not have, the types and sizes of values above all, is
 /// taken from the program that it comes from, by the names of values. (Python needs a description of every
-/// value, and with dynamic sizes these are expressions that only the export knows. Nodes are not copied from
-/// the file, since a graph's differ: regions are inlined, tied parameters merged, numbers taken from
-/// tensors.)
+/// value, and with dynamic sizes these are expressions that only the export or the trace knows. Nodes are not
+/// copied from the file, since a graph's differ: regions are inlined, tied parameters merged, numbers taken
+/// from tensors.)
 Json program_json(const Graph& graph, const ProgramDescription& description);
 
 }  // namespace pipewright
