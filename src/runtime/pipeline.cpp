@@ -292,7 +292,8 @@ class Pipeline::Impl {
       for (Rank rank = 0; rank < mesh_.ranks(); ++rank) {
         const auto first = devices.known.lower_bound({replica, 0});
         if (first == devices.known.end() || first->first.first != replica) break;
-        before = devices.known.emplace(std::pair(replica, rank), before.value_or(first->second)).first->second;
+        before =
+            devices.known.emplace(std::pair(replica, rank), before.value_or(first->second)).first->second;
       }
     }
     return devices;
