@@ -101,6 +101,16 @@ TEST(SplitOfDenseLayers, LeavesOneProductALayerToTheWeights) {
   EXPECT_TRUE(pipeline.unsplit_stages().empty());
 }
 
+/// The gradient of a weight is a view of what a product gives: it becomes the parameter's as it is.
+TEST(GradientsOfDenseLayers, AreNotCopied) {
+  Model model = dropout();
+  model.layers = std::vector(4, wrap<torch::nn::Linear>(4, 4));
+  Pipeline pipeline = make_local_pipeline(model, parse_csv("0F0,0B0,0F1,0B1\n"));
+  const OperatorCounter counter;
+  pipeline.step(presplit(model.data(2)));
+  EXPECT_EQ(counter.copies(), 0);
+}
+
 TEST(SplitOfACustomFunction, AsksForEveryGradientOnce) {
   const BackwardCase product{"Product", counting_product(), [](Microbatch k) {
                                return Values{numbers(static_cast<std::uint64_t>(k), {3, 4})};

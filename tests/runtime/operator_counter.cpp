@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -15,6 +16,7 @@ namespace {
 
 std::mutex mutex;
 std::map<std::string, std::map<std::string, int>> counts;
+std::atomic<int> copied;
 
 constexpr std::array<std::string_view, 10> kHeavy = {"aten::mm",
                                                      "aten::addmm",
@@ -36,6 +38,7 @@ int gradients_asked_for(const at::RecordFunction& call) {
 }
 
 std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) {
+  if (std::string_view(call.name()) == "aten::clone") ++copied;
   if (std::find(kHeavy.begin(), kHeavy.end(), call.name()) != kHeavy.end()) {
     const auto action = current_action();
     const std::string where =
@@ -50,11 +53,14 @@ std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) 
 
 OperatorCounter::OperatorCounter() {
   counts.clear();
+  copied = 0;
   handle_ = at::addGlobalCallback(
       at::RecordFunctionCallback(&count_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 OperatorCounter::~OperatorCounter() { at::removeCallback(handle_); }
+
+int OperatorCounter::copies() const { return copied; }
 
 std::map<std::string, int> OperatorCounter::all() const {
   const std::lock_guard lock(mutex);

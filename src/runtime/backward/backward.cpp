@@ -42,11 +42,17 @@ void accumulate(at::Tensor& sum, at::Tensor grad) {
   }
 }
 
+/// Whether others hold memory of a gradient, too; not what it is a view of, if only the view holds that.
+bool shares_memory(const at::Tensor& grad) {
+  if (!grad.is_view()) return grad.storage().use_count() > 1;
+  return grad.storage().use_count() > 2 || grad._base().use_count() > 1;
+}
+
 /// A gradient that stays where it ends must not share its memory with one that goes on, as two views
 /// of one tensor do: what is added to it later would change both.
 void own_memory(variable_list& grads) {
   for (at::Tensor& grad : grads) {
-    if (grad.defined() && grad.has_storage() && grad.storage().use_count() > 1) grad = grad.clone();
+    if (grad.defined() && grad.has_storage() && shares_memory(grad)) grad = grad.clone();
   }
 }
 
