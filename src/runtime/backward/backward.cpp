@@ -71,28 +71,32 @@ void run_pre_hooks(Node& node, variable_list& grads) {
 /// thread's, it waits for that before and is waited for afterwards.
 class OnStreamOf {
  public:
-  OnStreamOf(Node& node, const variable_list& grads) : stream_(node.stream()) {
-    if (stream_) callers_ = current_stream(stream_->device());
-    if (!crosses()) return;
-    wait_for(*stream_, *callers_);
-    keep_for(grads, *stream_);
-    guard_.reset_stream(*stream_);
+  OnStreamOf(Node& node, const variable_list& grads) {
+    const std::optional<c10::Stream> own = node.stream();
+    if (!own) return;
+    const c10::Stream callers = current_stream(own->device());
+    if (callers == *own) return;
+    crossed_ = {.own = *own, .callers = callers};
+    wait_for(*own, callers);
+    keep_for(grads, *own);
+    guard_.reset_stream(*own);
   }
   ~OnStreamOf() {
-    if (crosses()) wait_for(*callers_, *stream_);
+    if (crossed_) wait_for(crossed_->callers, crossed_->own);
   }
   OnStreamOf(const OnStreamOf&) = delete;
   OnStreamOf& operator=(const OnStreamOf&) = delete;
 
   void give(const variable_list& results) const {
-    if (crosses()) keep_for(results, *callers_);
+    if (crossed_) keep_for(results, crossed_->callers);
   }
 
  private:
-  bool crosses() const { return stream_ != callers_; }
-
-  std::optional<c10::Stream> stream_;
-  std::optional<c10::Stream> callers_;
+  struct Streams {
+    c10::Stream own;
+    c10::Stream callers;
+  };
+  std::optional<Streams> crossed_;
   c10::OptionalStreamGuard guard_;
 };
 

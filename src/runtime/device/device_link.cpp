@@ -10,8 +10,8 @@ namespace pipewright {
 
 DeviceLink::DeviceLink(c10::Device from, c10::Device to) : from_(from), to_(to) {
   if (from == to) return;
-  leaves_ = new_stream(from);
-  arrives_ = new_stream(to);
+  if (!from.is_cpu()) leaves_ = new_stream(from);
+  if (!to.is_cpu()) arrives_ = new_stream(to);
 }
 
 Mark DeviceLink::give(Values& values, Timed timed) {

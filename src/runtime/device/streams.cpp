@@ -5,8 +5,7 @@
 
 namespace pipewright {
 
-std::optional<c10::Stream> new_stream(c10::Device device) {
-  if (device.is_cpu()) return std::nullopt;
+c10::Stream new_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 

@@ -5,16 +5,17 @@
 #include <c10/core/Stream.h>
 
 #include <memory>
-#include <optional>
 
 #include "pipewright/runtime/values.h"
 
 namespace pipewright {
 
-/// A stream of its own on a device; none on the CPU, where everything is done at once.
-std::optional<c10::Stream> new_stream(c10::Device device);
+// Only on devices other than the CPU, where everything is done at once.
 
-/// That of the calling thread. REQUIRES: the device is not the CPU.
+/// A stream of its own.
+c10::Stream new_stream(c10::Device device);
+
+/// That of the calling thread.
 c10::Stream current_stream(c10::Device device);
 
 /// What is given to one stream from now on waits for what another has been given so far.
@@ -23,10 +24,10 @@ void wait_for(c10::Stream waits, c10::Stream for_what);
 /// A point in what a stream does.
 using Mark = std::shared_ptr<c10::Event>;
 enum class Timed : bool { No, Yes };
-/// On the calling thread's current stream. REQUIRES: the device is not the CPU.
+/// On the calling thread's current stream.
 Mark mark(c10::Device device, Timed timed);
 
-/// Waits until a device has done everything that it was given. REQUIRES: it is not the CPU.
+/// Waits until a device has done everything that it was given.
 void wait_until_done(c10::Device device);
 
 /// From one timed mark to another on the same device, which were reached.

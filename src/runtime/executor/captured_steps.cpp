@@ -56,7 +56,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 CapturedSteps::CapturedSteps(c10::Device device, StageModels& models, const Handlers& handlers,
                              PlanRunner& eager, PlanRunner& recording)
     : device_(device),
-      stream_(new_stream(device).value()),
+      stream_(new_stream(device)),
       handlers_(handlers),
       eager_(eager),
       recording_(recording) {

@@ -86,13 +86,13 @@ void PlanRunner::end() {
 
 void PlanRunner::fork_streams() const {
   for (const auto& executor : executors_) {
-    if (const auto& stream = executor->stream()) wait_for(*stream, current_stream(executor->device()));
+    if (const auto stream = executor->stream()) wait_for(*stream, current_stream(executor->device()));
   }
 }
 
 void PlanRunner::join_streams() const {
   for (const auto& executor : executors_) {
-    if (const auto& stream = executor->stream()) wait_for(current_stream(executor->device()), *stream);
+    if (const auto stream = executor->stream()) wait_for(current_stream(executor->device()), *stream);
   }
 }
 

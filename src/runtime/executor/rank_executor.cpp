@@ -143,23 +143,33 @@ class RankExecutor::Recorded {
 class RankExecutor::OnItsStream {
  public:
   OnItsStream(const RankExecutor& executor, const Held& held) {
-    if (!held.beside || current_stream(executor.device_) == *executor.beside_) return;
-    stream_ = executor.stream_;
-    beside_ = executor.beside_;
-    wait_for(*beside_, *stream_);
-    guard_.reset_stream(*beside_);
+    if (!executor.streams_ || !held.beside) return;
+    if (current_stream(executor.device_) == executor.streams_->beside) return;
+    crossed_ = executor.streams_;
+    wait_for(crossed_->beside, crossed_->compute);
+    guard_.reset_stream(crossed_->beside);
   }
   ~OnItsStream() {
-    if (beside_) wait_for(*stream_, *beside_);
+    if (crossed_) wait_for(crossed_->compute, crossed_->beside);
   }
   OnItsStream(const OnItsStream&) = delete;
   OnItsStream& operator=(const OnItsStream&) = delete;
 
  private:
-  std::optional<c10::Stream> stream_;
-  std::optional<c10::Stream> beside_;
+  std::optional<Streams> crossed_;
   c10::OptionalStreamGuard guard_;
 };
+
+std::optional<RankExecutor::Streams> RankExecutor::make_streams(const RankDevices& devices,
+                                                                c10::Device device) {
+  if (device.is_cpu() || !devices.own_streams) return std::nullopt;
+  return Streams{.compute = new_stream(device), .beside = new_stream(device)};
+}
+
+std::optional<c10::Stream> RankExecutor::stream_of(const Held& held) const {
+  if (!streams_) return std::nullopt;
+  return held.beside ? streams_->beside : streams_->compute;
+}
 
 RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position position,
                            const RankDevices& devices, Transport& transport, StageModels& models,
@@ -169,7 +179,7 @@ RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position 
       position_(position),
       rank_(position.rank),
       device_(devices.at(position.replica, position.rank)),
-      stream_(devices.own_streams ? new_stream(device_) : std::nullopt),
+      streams_(make_streams(devices, device_)),
       loss_(loss),
       handlers_(handlers),
       recorder_(recorder),
@@ -193,7 +203,7 @@ RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position 
 
 void RankExecutor::run(Step& step) {
   const c10::OptionalDeviceGuard device(device_.is_cpu() ? std::nullopt : std::optional(device_));
-  const c10::OptionalStreamGuard stream(stream_);
+  const c10::OptionalStreamGuard stream(this->stream());
   const at::AutoGradMode grad_mode(step.train);
   begin(step, /*alone=*/true);
   const std::vector<Action>& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
@@ -259,10 +269,10 @@ void RankExecutor::run_cell(std::size_t at, std::size_t size) {
 void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
   if (!side_) side_ = std::make_unique<Workers>(program_.parallel_parts, at::get_num_threads());
   choose_streams(at, size);
-  if (beside_) wait_for(*beside_, *stream_);
+  if (streams_) wait_for(streams_->beside, streams_->compute);
   const auto run_part = [this](std::size_t part) {
     const c10::OptionalDeviceGuard device(device_.is_cpu() ? std::nullopt : std::optional(device_));
-    const c10::OptionalStreamGuard stream(held(program_.instructions[part]).beside ? beside_ : stream_);
+    const c10::OptionalStreamGuard stream(stream_of(held(program_.instructions[part])));
     run_guarded(part);
   };
   side_->start([&](std::size_t index) {
@@ -270,12 +280,11 @@ void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
   });
   run_part(at);
   side_->wait();
-  if (beside_) wait_for(*stream_, *beside_);
+  if (streams_) wait_for(streams_->compute, streams_->beside);
 }
 
 void RankExecutor::choose_streams(std::size_t at, std::size_t size) {
-  if (!stream_) return;
-  if (!beside_) beside_ = new_stream(device_);
+  if (!streams_) return;
   // A backward runs on the stream of its forward.
   bool backward_is_beside = true;
   for (std::size_t part = at; part < at + size; ++part) {
@@ -483,12 +492,12 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
   if (const auto own = brought.stage_inputs.find(local.stage); own != brought.stage_inputs.end()) {
     inputs.insert(inputs.end(), own->second.begin(), own->second.end());
   }
-  if (held.beside) keep_for(inputs, *beside_);
+  if (streams_ && held.beside) keep_for(inputs, streams_->beside);
   const SharedInputs shared(local.stage, local.ways.shared_inputs, inputs);
   Values outputs = local.model.forward(inputs);
   inputs.clear();
   shared.check_unchanged();
-  if (held.beside) keep_for(outputs, *stream_);
+  if (streams_ && held.beside) keep_for(outputs, streams_->compute);
   local.outputs.check(outputs, local.model.outputs);
   if (step_->train && local.model.dw_builder) {
     held.dw = local.model.dw_builder();
@@ -565,7 +574,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
     activation_held(-1);
   }
 
-  if (held.beside) keep_for(input_grads, *stream_);
+  if (streams_ && held.beside) keep_for(input_grads, streams_->compute);
   give_input_grads(local, instruction.action.microbatch, input_grads);
 }
 

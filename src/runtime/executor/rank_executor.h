@@ -52,7 +52,9 @@ class RankExecutor {
   Position position() const { return position_; }
   c10::Device device() const { return device_; }
   /// On which it computes, where that is not its thread's.
-  const std::optional<c10::Stream>& stream() const { return stream_; }
+  std::optional<c10::Stream> stream() const {
+    return streams_ ? std::optional(streams_->compute) : std::nullopt;
+  }
 
   /// Of the last step.
   int peak_live() const { return peak_live_; }
@@ -93,6 +95,14 @@ class RankExecutor {
   };
   class Recorded;
   class OnItsStream;
+  struct Streams {
+    c10::Stream compute;
+    c10::Stream beside;  // for the second part of an OVERLAP_F_B
+  };
+  /// None on the CPU, nor where the threads' own are used.
+  static std::optional<Streams> make_streams(const RankDevices& devices, c10::Device device);
+  /// That of a microbatch's forward and backward.
+  std::optional<c10::Stream> stream_of(const Held& held) const;
 
   void run_overlapped(std::size_t at, std::size_t size);
   /// Puts each forward of a cell on the stream that its backwards are not on.
@@ -131,8 +141,7 @@ class RankExecutor {
   const Position position_;
   const Rank rank_;
   const c10::Device device_;
-  const std::optional<c10::Stream> stream_;
-  std::optional<c10::Stream> beside_;  // for the second part of an OVERLAP_F_B
+  const std::optional<Streams> streams_;
   const Loss& loss_;
   const Handlers& handlers_;
   RankRecorder& recorder_;
