@@ -265,36 +265,11 @@ class Pipeline::Impl {
     return models;
   }
 
-  /// Where a stage's module is; nothing for one that holds nothing.
-  static std::optional<c10::Device> device_of(const StageModel& model) {
-    if (!model.module) return std::nullopt;
-    for (const at::Tensor& tensor : model.module->parameters()) return tensor.device();
-    for (const at::Tensor& tensor : model.module->buffers()) return tensor.device();
-    return std::nullopt;
-  }
-
   RankDevices rank_devices() const {
     // Replicas sum their gradients on the streams that their threads have.
     RankDevices devices{.own_streams = mesh_.replicas() == 1};
     for (const auto& [replica, models] : models_) {
-      for (const auto& [stage, model] : models) {
-        const Rank rank = plan_.placement[static_cast<std::size_t>(stage)];
-        std::optional<c10::Device> device = device_of(model);
-        if (!options_.devices.empty()) device = options_.devices[static_cast<std::size_t>(rank)];
-        if (!device) continue;
-        if (!device->is_cpu() && !device->has_index()) device = current_stream(*device).device();
-        devices.known.emplace(std::pair(replica, rank), *device);
-      }
-    }
-    // A rank that holds nothing computes where its neighbours do.
-    for (const auto& [replica, models] : models_) {
-      std::optional<c10::Device> before;
-      for (Rank rank = 0; rank < mesh_.ranks(); ++rank) {
-        const auto first = devices.known.lower_bound({replica, 0});
-        if (first == devices.known.end() || first->first.first != replica) break;
-        before =
-            devices.known.emplace(std::pair(replica, rank), before.value_or(first->second)).first->second;
-      }
+      devices.add(replica, models, plan_.placement, options_.devices);
     }
     return devices;
   }
