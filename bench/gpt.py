@@ -84,4 +84,4 @@ class Piece(nn.Module):
 
 def next_character_loss(logits, targets):
     """Mean cross entropy of the logits against the characters that follow."""
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

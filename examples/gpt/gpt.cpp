@@ -19,6 +19,9 @@ namespace {
 
 namespace nn = torch::nn;
 
+/// Bias and product in one operator: what nn::Linear does for matrices alone.
+at::Tensor project(nn::Linear& layer, const at::Tensor& x) { return at::linear(x, layer->weight, layer->bias); }
+
 class Embedding : public nn::Module {
  public:
   explicit Embedding(const Config& config)
@@ -45,10 +48,10 @@ class Attention : public nn::Module {
     const std::int64_t width = x.size(2);
     // [3, batch, head, position, width of a head]
     const at::Tensor qkv =
-        qkv_(x).view({x.size(0), x.size(1), 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4});
+        project(qkv_, x).view({x.size(0), x.size(1), 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4});
     const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
                                                               /*dropout_p=*/0.0, /*is_causal=*/true);
-    return out_(mixed.transpose(1, 2).reshape(x.sizes()));
+    return project(out_, mixed.transpose(1, 2).reshape(x.sizes()));
   }
 
  private:
@@ -63,7 +66,7 @@ class Mlp : public nn::Module {
       : up_(register_module("up", nn::Linear(config.width, 4 * config.width))),
         down_(register_module("down", nn::Linear(4 * config.width, config.width))) {}
 
-  at::Tensor forward(const at::Tensor& x) { return down_(at::gelu(up_(x))); }
+  at::Tensor forward(const at::Tensor& x) { return project(down_, at::gelu(project(up_, x))); }
 
  private:
   nn::Linear up_;
@@ -112,7 +115,7 @@ class Piece : public nn::Module {
   at::Tensor forward(const at::Tensor& input) {
     at::Tensor x = embedding_ ? embedding_->forward(input) : input;
     for (const auto& block : blocks_) x = block->forward(x);
-    return head_ ? head_(norm_(x)) : x;
+    return head_ ? project(head_, norm_(x)) : x;
   }
 
  private:
