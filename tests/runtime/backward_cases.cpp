@@ -146,6 +146,21 @@ std::vector<BackwardCase> shared_weights() {
                return Values{in.at(0).mm(p.at("a").tanh().mm(p.at("b"))).relu()};
              }),
        sized({3, 4})},
+      {"WeightOnTheLeft",
+       graph(square, [](const Values& in, const Parameters& p) { return Values{p.at("w").mm(in.at(0))}; }),
+       sized({4, 3})},
+      {"ScaledProduct",
+       graph({{"w", {4, 5}}, {"b", {5}}},
+             [](const Values& in, const Parameters& p) {
+               return Values{at::addmm(p.at("b"), in.at(0), p.at("w"), 0.5, -2)};
+             }),
+       sized({3, 4})},
+      {"ProductAddedToAMatrix",
+       graph({{"w", {4, 4}}, {"b", {3, 4}}, {"row", {1, 4}}},
+             [](const Values& in, const Parameters& p) {
+               return Values{at::addmm(p.at("b"), at::addmm(p.at("row"), in.at(0), p.at("w")), p.at("w"))};
+             }),
+       sized({3, 4})},
       {"WeightAndItsTranspose",
        graph(square,
              [](const Values& in, const Parameters& p) {
@@ -181,6 +196,13 @@ std::vector<BackwardCase> ways() {
        graph({{"w", {4, 8}}}, [](const Values& in,
                                  const Parameters& p) { return Values(in.at(0).mm(p.at("w")).chunk(2, 1)); }),
        sized({3, 4})},
+      {"PartsOfAProduct",
+       graph(square,
+             [](const Values& in, const Parameters& p) {
+               const at::Tensor x = in.at(0).mm(p.at("w"));
+               return Values{x.select(0, 0) * x.select(0, -1), x.slice(0, 1, 3) * x.slice(1, 0, 4, 2).sum()};
+             }),
+       sized({5, 4})},
       {"SplitOfTheInput",
        graph(square,
              [](const Values& in, const Parameters& p) {

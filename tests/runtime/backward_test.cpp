@@ -108,7 +108,47 @@ TEST(GradientsOfDenseLayers, AreNotCopied) {
   Pipeline pipeline = make_local_pipeline(model, parse_csv("0F0,0B0,0F1,0B1\n"));
   const OperatorCounter counter;
   pipeline.step(presplit(model.data(2)));
-  EXPECT_EQ(counter.copies(), 0);
+  EXPECT_EQ(counter.calls_of("aten::clone"), 0);
+}
+
+/// From the second microbatch on there is something to add to.
+TEST(GradientsOfDenseLayers, AreAddedByTheirProducts) {
+  Model model = dropout();
+  model.layers = std::vector(4, wrap<torch::nn::Linear>(4, 4));
+  for (const char* plan : {"0F0,0B0,0F1,0B1,0F2,0B2\n", "0F0,0I0,0F1,0W0,0I1,0F2,0I2,0W1,0W2\n"}) {
+    SCOPED_TRACE(plan);
+    Pipeline pipeline = make_local_pipeline(model, parse_csv(plan));
+    const OperatorCounter counter;
+    pipeline.step(presplit(model.data(3)));
+    EXPECT_EQ(counter.calls_of("aten::addmm_"), 2 * 4);
+    EXPECT_EQ(counter.calls_of("aten::addmv_"), 2 * 4);  // of the biases
+    EXPECT_EQ(counter.calls_of("aten::add_"), 0);
+  }
+}
+
+TEST(SmallGradients, AreAddedAllAtOnce) {
+  Model model = dropout();
+  model.layers = std::vector(4, wrap<torch::nn::LayerNorm>(torch::nn::LayerNormOptions({4})));
+  Pipeline pipeline = make_local_pipeline(model, parse_csv("0F0,0B0,0F1,0B1,0F2,0B2\n"));
+  const OperatorCounter counter;
+  pipeline.step(presplit(model.data(3)));
+  EXPECT_EQ(counter.calls_of("aten::_foreach_add_"), 2);
+}
+
+TEST(GradientsOfParts, AreAddedWhereTheyBelong) {
+  const std::vector<BackwardCase> cases = backward_cases();
+  const auto parts = std::ranges::find(cases, "PartsOfAProduct", &BackwardCase::name);
+  ASSERT_NE(parts, cases.end());
+  const Model model = case_model(*parts, true, true);
+  for (const char* name : {"1F1B", "ZB-H1"}) {
+    SCOPED_TRACE(name);
+    Pipeline pipeline =
+        make_local_pipeline(model, make_schedule({.name = name, .ranks = 3, .microbatches = 2}));
+    const OperatorCounter counter;
+    pipeline.step(presplit(model.data(2)));
+    // The first of them makes room for the others.
+    EXPECT_EQ(counter.calls_of("aten::select_backward") + counter.calls_of("aten::slice_backward"), 2);
+  }
 }
 
 TEST(SplitOfACustomFunction, AsksForEveryGradientOnce) {

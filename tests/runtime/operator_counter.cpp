@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -16,10 +15,11 @@ namespace {
 
 std::mutex mutex;
 std::map<std::string, std::map<std::string, int>> counts;
-std::atomic<int> copied;
+std::map<std::string, int> calls;
 
-constexpr std::array<std::string_view, 10> kHeavy = {"aten::mm",
+constexpr std::array<std::string_view, 11> kHeavy = {"aten::mm",
                                                      "aten::addmm",
+                                                     "aten::addmm_",
                                                      "aten::bmm",
                                                      "aten::baddbmm",
                                                      "aten::convolution_backward",
@@ -38,13 +38,18 @@ int gradients_asked_for(const at::RecordFunction& call) {
 }
 
 std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) {
-  if (std::string_view(call.name()) == "aten::clone") ++copied;
+  {
+    const std::lock_guard lock(mutex);
+    ++calls[call.name()];
+  }
   if (std::find(kHeavy.begin(), kHeavy.end(), call.name()) != kHeavy.end()) {
     const auto action = current_action();
     const std::string where =
         action ? std::to_string(action->stage) + std::string(to_text(action->kind)) : "";
     const std::lock_guard lock(mutex);
-    counts[where][call.name()] += gradients_asked_for(call);
+    // A product is one, also where it adds to what is there.
+    const std::string name = std::string_view(call.name()) == "aten::addmm_" ? "aten::mm" : call.name();
+    counts[where][name] += gradients_asked_for(call);
   }
   return nullptr;
 }
@@ -53,14 +58,18 @@ std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction& call) 
 
 OperatorCounter::OperatorCounter() {
   counts.clear();
-  copied = 0;
+  calls.clear();
   handle_ = at::addGlobalCallback(
       at::RecordFunctionCallback(&count_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 OperatorCounter::~OperatorCounter() { at::removeCallback(handle_); }
 
-int OperatorCounter::copies() const { return copied; }
+int OperatorCounter::calls_of(const std::string& name) const {
+  const std::lock_guard lock(mutex);
+  const auto found = calls.find(name);
+  return found == calls.end() ? 0 : found->second;
+}
 
 std::map<std::string, int> OperatorCounter::all() const {
   const std::lock_guard lock(mutex);

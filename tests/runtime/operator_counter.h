@@ -19,8 +19,8 @@ class OperatorCounter {
   std::map<std::string, int> all() const;
   /// Those within the actions of one kind and stage, such as `1I`; outside of actions, the empty text.
   std::map<std::string, int> in(const std::string& action) const;
-  /// Of whole tensors.
-  int copies() const;
+  /// Of any operator, also one that others call.
+  int calls_of(const std::string& name) const;
 
  private:
   unsigned long long handle_;

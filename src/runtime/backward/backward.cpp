@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/backward/gradient_sums.h"
 #include "runtime/backward/node_traits.h"
 #include "runtime/device/streams.h"
 
@@ -27,15 +28,20 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// `sum` += `grad`, in place where nobody else can see `sum`.
+/// Whether nobody else can see it: it may be added to in place.
+bool is_own(const at::Tensor& sum) {
+  return sum.use_count() == 1 && sum.has_storage() && sum.storage().use_count() == 1 &&
+         sum.is_non_overlapping_and_dense();
+}
+
+/// `sum` += `grad`, in place where that can be done.
 void accumulate(at::Tensor& sum, at::Tensor grad) {
   if (!grad.defined()) return;
   if (!sum.defined()) {
     sum = std::move(grad);
   } else if (sum.is_sparse()) {
     sum = grad + sum;  // sparse + dense is dense; the dense one must come first
-  } else if (sum.use_count() == 1 && sum.has_storage() && sum.storage().use_count() == 1 &&
-             sum.is_non_overlapping_and_dense() && !grad.is_sparse()) {
+  } else if (is_own(sum) && !grad.is_sparse()) {
     sum.add_(grad);
   } else {
     sum = sum + grad;
@@ -151,13 +157,14 @@ class BackwardPass {
     start();
     while (!ready_.empty()) {
       Visit& visit = next();
-      if (visit.node == inputs_.get()) continue;
-      if (visit.node->next_edges().empty()) own_memory(visit.grads);
-      variable_list results = call(*visit.node, std::move(visit.grads));
-      visit.node->release_variables();
-      const edge_list& edges = visit.node->next_edges();
-      for (std::size_t at = 0; at < edges.size(); ++at) deliver(edges[at], std::move(results[at]));
+      if (visit.node == inputs_.get() || sums_.takes(*visit.node, visit.grads)) continue;
+      if (adds_part(visit)) {
+        arrive(visit.node->next_edge(0));
+      } else {
+        run_whole(visit);
+      }
     }
+    sums_.finish();
   }
 
   /// What lies on a path to the stage's inputs; the rest goes to `later`.
@@ -247,6 +254,38 @@ class BackwardPass {
     arrive(edge);
   }
 
+  /// Adds the gradient of a part of a tensor to what the whole's is so far, in place; otherwise there would
+  /// be zeros of the whole around it first.
+  bool adds_part(Visit& visit) {
+    Node& node = *visit.node;
+    if (!picks_a_part(node) || has_hooks(node) || !visit.grads.front().defined()) return false;
+    const Edge& edge = node.next_edge(0);
+    variable_list& sums = visit_at(edge).grads;
+    if (sums.empty() || !sums[edge.input_nr].defined() || !is_own(sums[edge.input_nr])) return false;
+    part_of(sums[edge.input_nr], node).add_(visit.grads.front());
+    return true;
+  }
+
+  void run_whole(Visit& visit) {
+    Node& node = *visit.node;
+    edge_list& edges = node.next_edges();
+    edge_list added(edges.size());
+    for (const std::size_t at : sums_.add_products(node, visit.grads)) {
+      std::swap(edges[at], added[at]);  // the operator is not asked for it again
+    }
+    if (edges.empty()) own_memory(visit.grads);
+    variable_list results;
+    {
+      const std::unique_lock lock = GradientSums::lock(node);
+      results = call(node, std::move(visit.grads));
+    }
+    node.release_variables();
+    for (std::size_t at = 0; at < edges.size(); ++at) {
+      if (added[at].is_valid()) std::swap(edges[at], added[at]);
+      deliver(edges[at], std::move(results[at]));
+    }
+  }
+
   bool leads_on(const Edge& edge) { return edge.is_valid() && visit_at(edge).on_path; }
 
   void give_or_defer(const Edge& edge, at::Tensor grad, WeightWork& later) {
@@ -290,6 +329,10 @@ class BackwardPass {
 
   void run_on_path(Visit& visit, WeightWork& later) {
     Node& node = *visit.node;
+    if (adds_part(visit)) {
+      arrive(node.next_edge(0));
+      return;
+    }
     const bool mixed = std::ranges::any_of(
         node.next_edges(), [this](const Edge& edge) { return edge.is_valid() && !visit_at(edge).on_path; });
     if (mixed && computes_gradients_apart(node) && !has_hooks(node)) {
@@ -330,6 +373,7 @@ class BackwardPass {
   NodePtr inputs_;
   edge_list roots_;
   variable_list root_grads_;
+  GradientSums sums_;
   std::vector<Visit> visits_;
   std::vector<edge_list> cut_;  // keeps what lies behind them alive for the rest of this pass
   ska::flat_hash_map<Node*, std::size_t> index_;

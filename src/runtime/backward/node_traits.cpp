@@ -1,9 +1,11 @@
 #include "runtime/backward/node_traits.h"
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
 #include <typeindex>
+#include <typeinfo>
 #include <unordered_set>
 
 namespace pipewright {
@@ -36,6 +38,19 @@ bool is_cheap(const torch::autograd::Node& node) {
             UnsqueezeBackward0, AliasBackward0, ToCopyBackward0, SliceBackward0, SelectBackward0,
             CloneBackward0>();
   return contains(set, node);
+}
+
+bool picks_a_part(const torch::autograd::Node& node) {
+  return typeid(node) == typeid(SelectBackward0) || typeid(node) == typeid(SliceBackward0);
+}
+
+at::Tensor part_of(const at::Tensor& whole, const torch::autograd::Node& node) {
+  if (typeid(node) == typeid(SelectBackward0)) {
+    const auto& picked = static_cast<const SelectBackward0&>(node);
+    return whole.select_symint(picked.dim, picked.index);
+  }
+  const auto& picked = static_cast<const SliceBackward0&>(node);
+  return whole.slice_symint(picked.dim, picked.start, picked.end, picked.step);
 }
 
 }  // namespace pipewright

@@ -12,4 +12,9 @@ bool computes_gradients_apart(const torch::autograd::Node& node);
 /// parameter's gradient ends: nothing worth running early.
 bool is_cheap(const torch::autograd::Node& node);
 
+/// Its result is one place along a dimension of its input, or a range of them.
+bool picks_a_part(const torch::autograd::Node& node);
+/// The same part of another tensor of the input's sizes, as a view. REQUIRES: the operator picks one.
+at::Tensor part_of(const at::Tensor& whole, const torch::autograd::Node& node);
+
 }  // namespace pipewright
