@@ -203,6 +203,14 @@ std::vector<BackwardCase> ways() {
                return Values{x.select(0, 0) * x.select(0, -1), x.slice(0, 1, 3) * x.slice(1, 0, 4, 2).sum()};
              }),
        sized({5, 4})},
+      {"PartsOfAPermutation",
+       graph({{"w", {4, 12}}},
+             [](const Values& in, const Parameters& p) {
+               const at::Tensor x =
+                   in.at(0).matmul(p.at("w")).view({2, 5, 3, 2, 2}).permute({2, 0, -2, 1, 4});
+               return Values{x[0] * x[1].sin() + x[2], x[1]};
+             }),
+       sized({2, 5, 4})},
       {"SplitOfTheInput",
        graph(square,
              [](const Values& in, const Parameters& p) {

@@ -258,11 +258,18 @@ class BackwardPass {
   /// be zeros of the whole around it first.
   bool adds_part(Visit& visit) {
     Node& node = *visit.node;
-    if (!picks_a_part(node) || has_hooks(node) || !visit.grads.front().defined()) return false;
+    const at::Tensor& grad = visit.grads.front();
+    if (!picks_a_part(node) || has_hooks(node) || !grad.defined() || grad.is_sparse()) return false;
     const Edge& edge = node.next_edge(0);
     variable_list& sums = visit_at(edge).grads;
-    if (sums.empty() || !sums[edge.input_nr].defined() || !is_own(sums[edge.input_nr])) return false;
-    part_of(sums[edge.input_nr], node).add_(visit.grads.front());
+    if (sums.empty() || !sums[edge.input_nr].defined()) {
+      at::Tensor whole = zeros_around(grad, node);
+      part_of(whole, node).copy_(grad);
+      give(edge, std::move(whole));
+      return true;
+    }
+    if (!is_own(sums[edge.input_nr])) return false;
+    part_of(sums[edge.input_nr], node).add_(grad);
     return true;
   }
 
@@ -329,7 +336,7 @@ class BackwardPass {
 
   void run_on_path(Visit& visit, WeightWork& later) {
     Node& node = *visit.node;
-    if (adds_part(visit)) {
+    if (picks_a_part(node) && leads_on(node.next_edge(0)) && adds_part(visit)) {
       arrive(node.next_edge(0));
       return;
     }
