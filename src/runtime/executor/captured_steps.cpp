@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <iterator>
 #include <unordered_set>
 #include <utility>
 
-#include "pipewright/base/error.h"
 #include "runtime/device/streams.h"
 
 namespace pipewright {
@@ -193,10 +193,10 @@ void CapturedSteps::record(Entry& entry, const Step& like, const Tail* tail) {
       recording_.run_serially(step);
       if (tail) recorded->result = tail->launch(step.losses);
     });
-  } catch (const Error& error) {
-    entry.failure = "it cannot be recorded: " + first_line(error.what());
   } catch (const c10::Error& error) {
     entry.failure = "it cannot be recorded: " + first_line(error.what_without_backtrace());
+  } catch (const std::exception& error) {  // of a stage, or of an update of the caller's
+    entry.failure = "it cannot be recorded: " + first_line(error.what());
   }
   for (std::size_t at = 0; at < parameters_.size(); ++at) {
     recorded->gradients.push_back(std::exchange(parameters_[at].mutable_grad(), std::move(before[at])));

@@ -163,6 +163,7 @@ std::vector<Bundle> FusedMemory::bundles(const Optimizer& optimizer) const {
     bundle.gradients.push_back(laid_out_as(each.parameter, each.gradient));
   }
   std::vector<Bundle> list;
+  list.reserve(all.size());
   for (auto& [key, bundle] : all) list.push_back(std::move(bundle));
   return list;
 }

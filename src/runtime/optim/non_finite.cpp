@@ -32,6 +32,8 @@ at::Tensor telling_numbers(const std::vector<at::Tensor>& losses, const std::vec
   const at::AutoGradMode no_grad(false);
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> numbers;
+  values.reserve(gradients.size());
+  numbers.reserve(losses.size() + gradients.size());
   for (const at::Tensor& loss : losses) numbers.push_back(loss.detach().reshape({}));
   for (const at::Tensor& gradient : gradients) values.push_back(values_of(gradient));
   // The largest of nothing is not defined.
