@@ -2,8 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/stack.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,15 +17,6 @@ namespace pipewright::cli {
 namespace {
 
 constexpr std::size_t kRecentSteps = 20;
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
-                                                        std::vector<at::Tensor> parameters) {
-  const double rate = options.learning_rate();
-  if (options.optimizer == "sgd") {
-    return std::make_unique<torch::optim::SGD>(std::move(parameters), torch::optim::SGDOptions(rate));
-  }
-  return std::make_unique<torch::optim::AdamW>(std::move(parameters), torch::optim::AdamWOptions(rate));
-}
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
@@ -64,7 +54,7 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
   workload_->configure(wanted);
   pipeline_ = std::make_unique<Pipeline>(schedule, workload_->stages(), std::move(wanted));
   parameter_count_ = count_parameters(*pipeline_, world.get());
-  optimizer_ = make_optimizer(options_, pipeline_->parameters());
+  update_ = std::make_unique<TrainingUpdate>(options_, *pipeline_, devices_.front());
   if (!options_.checkpoint.empty()) {
     checkpoints_ = std::make_unique<Checkpoints>(
         CheckpointOptions{.directory = options_.checkpoint,
@@ -79,12 +69,12 @@ Trainer::Trainer(const TrainOptions& options, const std::shared_ptr<World>& worl
 Trainer::~Trainer() { at::set_num_threads(threads_before_); }
 
 bool Trainer::resume() {
-  const auto progress = checkpoints_->load(*pipeline_, optimizer_.get());
+  const auto progress = checkpoints_->load(*pipeline_, &update_->optimizer());
   if (progress) before_ = done_ = static_cast<int>(progress->step);
   return progress.has_value();
 }
 
-void Trainer::save() const { checkpoints_->save(*pipeline_, optimizer_.get(), {.step = done_}); }
+void Trainer::save() const { checkpoints_->save(*pipeline_, &update_->optimizer(), {.step = done_}); }
 
 void Trainer::write_model(const std::filesystem::path& file) const {
   const Pipeline::StateDict own = pipeline_->state_dict();
@@ -129,19 +119,17 @@ Batch Trainer::next_batch() const {
 StepRecord Trainer::make_step() {
   const auto start = std::chrono::steady_clock::now();
   const bool trace = !options_.cuda_graph;
-  StepResult result =
-      pipeline_->step(next_batch(), {.non_finite = options_.when_non_finite(), .trace = trace});
-  const at::Tensor norm = options_.clip ? pipeline_->clip_grad_norm(*options_.clip) : pipeline_->grad_norm();
-  if (result.skipped_for.empty()) optimizer_->step();
-  optimizer_->zero_grad();
+  StepResult result = pipeline_->step(
+      next_batch(), {.non_finite = options_.when_non_finite(), .update = update_.get(), .trace = trace});
+  pipeline_->zero_grad();
   // Waits for the device: once for both numbers, behind all that the step has launched there.
   const at::Tensor told =
-      at::stack({result.loss.to(at::kDouble), norm.to(result.loss.device(), at::kDouble)}).cpu();
+      at::stack({result.loss.to(at::kDouble), update_->norm().to(result.loss.device(), at::kDouble)}).cpu();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
 
   StepRecord record{.step = done_ + 1,
                     .loss = told[0].item<double>(),
-                    .grad_norm = told[1].item<double>(),
+                    .grad_norm = result.skipped_for.empty() ? told[1].item<double>() : 0,
                     .seconds = taken.count(),
                     .skipped_for = result.skipped_for,
                     .peak_memory = peak_memory()};

@@ -14,11 +14,8 @@
 #include "pipewright/runtime/pipeline.h"
 #include "train/peak_memory.h"
 #include "train/train_options.h"
+#include "train/training_update.h"
 #include "train/workload.h"
-
-namespace torch::optim {
-class Optimizer;
-}
 
 namespace pipewright::cli {
 
@@ -85,7 +82,7 @@ class Trainer {
   c10::OptionalDeviceGuard current_;  // where values of other processes arrive
   std::unique_ptr<Workload> workload_;
   std::unique_ptr<Pipeline> pipeline_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<TrainingUpdate> update_;
   std::unique_ptr<Checkpoints> checkpoints_;  // null where none are saved
   std::int64_t parameter_count_ = 0;
   int done_ = 0;

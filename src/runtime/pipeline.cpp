@@ -5,13 +5,16 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
 
+#include "pipewright/runtime/update.h"
 #include "pipewright/schedule/deadlock.h"
 #include "pipewright/schedule/generate.h"
 #include "pipewright/schedule/validate.h"
@@ -121,18 +124,17 @@ class Pipeline::Impl {
     step.trace = options.trace;
     step.grad_scale = 1 / (denominator * options.accumulation);
     const Results wanted{denominator, options.outputs, options.everywhere};
-    const World::Impl::Patience patience(world(), options_.timeout);
     if (captured_) captured_->keep_gradients();
-    if (options.non_finite == NonFinite::GoOn) return accumulate(step, batch, wanted);
-
-    GradientsAside earlier(parameters());
-    StepResult result = accumulate(step, batch, wanted);
-    result.skipped_for = what_is_not_finite(result);
-    if (result.skipped_for.empty()) {
-      earlier.keep_new();
-    } else {
-      ++skipped_;
-      if (options.non_finite == NonFinite::Stop) throw NonFiniteError(result.skipped_for);
+    std::optional<CapturedSteps::Tail> tail = tail_of(options);
+    StepResult result;
+    {
+      const World::Impl::Patience patience(world(), options_.timeout);
+      result = options.non_finite == NonFinite::GoOn ? accumulate(step, batch, wanted, tail)
+                                                     : accumulate_finite(step, batch, wanted, options, tail);
+    }
+    if (options.update && !tail && result.skipped_for.empty()) {
+      options.update->prepare();
+      options.update->apply({});
     }
     return result;
   }
@@ -142,7 +144,8 @@ class Pipeline::Impl {
     PlanRunner& runner = forward_runner(prepare_forward(batch, options, step));
     const double denominator = denominator_of(options.denominator, runner.plan().microbatches);
     const World::Impl::Patience patience(world(), options_.timeout);
-    return run(runner, step, batch, {denominator, options.outputs, options.everywhere});
+    std::optional<CapturedSteps::Tail> none;
+    return run(runner, step, batch, {denominator, options.outputs, options.everywhere}, none);
   }
 
   void infer(const Batch& batch, const OutputHandler& on_output, const EvalOptions& options) {
@@ -154,7 +157,8 @@ class Pipeline::Impl {
       on_output(microbatch, std::move(values));
     };
     const World::Impl::Patience patience(world(), options_.timeout);
-    run(runner, step, batch, {.denominator = 1, .keep_outputs = false, .everywhere = false});
+    std::optional<CapturedSteps::Tail> none;
+    run(runner, step, batch, {.denominator = 1, .keep_outputs = false, .everywhere = false}, none);
   }
 
   World* world() const { return options_.world.get(); }
@@ -230,20 +234,56 @@ class Pipeline::Impl {
     bool everywhere;
   };
 
-  /// A step, with what belongs to its gradients.
-  StepResult accumulate(const Step& step, const Batch& batch, const Results& wanted) {
+  /// Of a step's graph, where nothing has to be done on the host between the gradients and the update.
+  std::optional<CapturedSteps::Tail> tail_of(const StepOptions& options) {
+    if (!captured_ || !options.update || !tied_.empty() || captured_->has_gradients()) return std::nullopt;
+    Update& update = *options.update;
+    const bool look = options.non_finite != NonFinite::GoOn;
+    const auto key = [&update, look] {
+      CapturedSteps::Key all = update.fixed();
+      all.push_back(std::bit_cast<std::int64_t>(&update));
+      all.push_back(look ? 1 : 0);
+      return all;
+    };
+    const auto launch = [this, &update, look](const std::vector<at::Tensor>& losses) {
+      const at::AutoGradMode no_grad(false);
+      if (!look) {
+        update.apply({});
+        return at::Tensor();
+      }
+      at::Tensor telling = telling_numbers(losses, gradients(Gradients::All));
+      update.apply(any_non_finite(telling));
+      return telling;
+    };
+    return CapturedSteps::Tail{.key = key, .prepare = [&update] { update.prepare(); }, .launch = launch};
+  }
+
+  /// A step, with what belongs to its gradients. `tail`: none any more where it was not run.
+  StepResult accumulate(const Step& step, const Batch& batch, const Results& wanted,
+                        std::optional<CapturedSteps::Tail>& tail) {
     tied_.before_step();
-    StepResult result = run(*train_, step, batch, wanted);
+    StepResult result = run(*train_, step, batch, wanted, tail);
     together([this] { tied_.after_step(); });
     return result;
   }
 
-  /// The same in every process; empty where all numbers are.
-  std::string what_is_not_finite(const StepResult& result) {
-    std::string found = non_finite_loss(result.losses, plan().placement);
-    if (found.empty()) found = non_finite_gradient(parameters(), plan().placement);
-    if (world()) together([&] { found = first_error(*world(), found); });
-    return found;
+  /// The same, but without the gradients of a step whose numbers are not all finite.
+  StepResult accumulate_finite(const Step& step, const Batch& batch, const Results& wanted,
+                               const StepOptions& options, std::optional<CapturedSteps::Tail>& tail) {
+    GradientsAside earlier(parameters());
+    StepResult result = accumulate(step, batch, wanted, tail);
+    const at::Tensor telling =
+        tail ? tail->result : telling_numbers(result.losses, gradients(Gradients::All));
+    result.skipped_for = what_is_not_finite(telling, result.losses.size(), parameters(), plan().placement);
+    if (world()) together([&] { result.skipped_for = first_error(*world(), result.skipped_for); });
+    if (result.skipped_for.empty()) {
+      earlier.keep_new();
+      return result;
+    }
+    ++skipped_;
+    if (tail) options.update->revert();
+    if (options.non_finite == NonFinite::Stop) throw NonFiniteError(result.skipped_for);
+    return result;
   }
 
   ReplicaModels build_models(const StageFactory& build) const {
@@ -394,7 +434,8 @@ class Pipeline::Impl {
     }
   }
 
-  StepResult run(PlanRunner& runner, const Step& like, const Batch& batch, const Results& wanted) {
+  StepResult run(PlanRunner& runner, const Step& like, const Batch& batch, const Results& wanted,
+                 std::optional<CapturedSteps::Tail>& tail) {
     if (world()) {
       if (const std::optional<std::string> word = world()->impl().failure()) throw remote_failure(*word);
     }
@@ -405,9 +446,14 @@ class Pipeline::Impl {
     if (world() && like.trace) {
       together([this] { world()->all_gather({}); });  // so that all start at the same time
     }
-    const CapturedSteps::Ran captured =
-        captured_ && like.train && !like.trace ? captured_->run(steps.front()) : CapturedSteps::Ran::NotAtAll;
-    if (captured == CapturedSteps::Ran::NotAtAll) run_eagerly(runner, steps);
+    CapturedSteps::Ran captured = CapturedSteps::Ran::NotAtAll;
+    if (captured_ && like.train && !like.trace) {
+      captured = captured_->run(steps.front(), tail ? &*tail : nullptr);
+    }
+    if (captured == CapturedSteps::Ran::NotAtAll) {
+      tail.reset();
+      run_eagerly(runner, steps);
+    }
 
     const at::AutoGradMode no_grad(false);
     StepResult result;

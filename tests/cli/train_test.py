@@ -205,6 +205,14 @@ def test_bf16_trains_and_is_saved(suffix, steps, alone, tmp_path):
     assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
 
 
+def test_bf16_trains_with_sgd(steps):
+    """libtorch's own kernel for it leaves parameters of 16 bits on the CPU as they are."""
+    size = ["--schedule", "1F1B", "-p", 2, "-m", 4, "--optimizer", "sgd"]
+    narrow = column(steps(*size, "--dtype", "bf16", count=20), "loss")
+    assert narrow[-1] < narrow[0] - 0.3
+    assert narrow == pytest.approx(column(steps(*size, count=20), "loss"), rel=5e-2)
+
+
 def test_bf16_goes_on_from_a_checkpoint(steps, tmp_path):
     size = ["--schedule", "1F1B", "-p", 2, "-m", 4, "--dtype", "bf16"]
     saved = ["--checkpoint", tmp_path / "saved"]
@@ -247,6 +255,36 @@ def test_graphs_train_alike(dtype, rel, schedule, steps):
     assert column(graphs, "loss") == pytest.approx(column(plain, "loss"), rel=rel)
     assert column(graphs, "loss")[-1] < column(graphs, "loss")[0] - 0.3
     assert column(graphs, "bubble") == [None] * 20
+
+
+@with_cuda
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("non_finite", ["stop", "continue"])
+def test_graphs_clip_alike(non_finite, optimizer, steps):
+    size = ["--schedule", "1F1B", "-p", 2, "-m", 4, "--device", "cuda:0", "--optimizer", optimizer]
+    size += ["--clip", 0.3, "--non-finite", non_finite]
+    plain = steps(*size, count=10)
+    graphs = steps(*size, "--cuda-graph", count=10)
+    for field in ("loss", "grad_norm"):
+        assert column(graphs, field) == pytest.approx(column(plain, field), rel=1e-3)
+
+
+@with_cuda
+def test_graphs_go_on_from_a_checkpoint(steps, tmp_path):
+    size = ["--schedule", "1F1B", "-p", 2, "-m", 4, "--device", "cuda:0", "--cuda-graph"]
+    saved = ["--checkpoint", tmp_path / "saved"]
+    before = steps(*size, *saved, count=5)
+    after = steps(*size, *saved, "--resume", count=10)
+    assert column(before + after, "loss") == pytest.approx(column(steps(*size, count=10), "loss"), rel=1e-3)
+
+
+@with_cuda
+def test_graphs_skip_alike(call):
+    away = [*TINY, "--steps", 8, "--schedule", "1F1B", *SIZE, "--optimizer", "sgd", "--lr", "1e30"]
+    away += ["--device", "cuda:0"]
+    plain, graphs = (call("train", *away, "--non-finite", "skip", *more) for more in ([], ["--cuda-graph"]))
+    assert plain.returncode == graphs.returncode == 0, graphs.stderr
+    assert graphs.stderr == plain.stderr and "step 8 is skipped: " in graphs.stderr
 
 
 @with_cuda

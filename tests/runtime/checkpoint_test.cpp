@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "pipewright/runtime/optimizer.h"
 #include "pipewright/schedule/generate.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/compare.h"
@@ -126,6 +127,31 @@ TEST(Checkpoint, GoesOnBitForBit) {
   EXPECT_TRUE(torch::equal(torch::rand({4}), drawn));
   EXPECT_EQ(second.steps(3), losses);
   expect_same(second.state(), first.state());
+}
+
+TEST(Checkpoint, OfAFusedOptimizerGoesOnBitForBitAndInTorchsOwn) {
+  using torch::optim::AdamW;
+  const auto options = torch::optim::AdamWOptions(0.01).amsgrad(true);
+  const Directory directory;
+  const Checkpoints checkpoints({.directory = directory.path()});
+  Trained first(gpt(), "1F1B");
+  first.optimizer = std::make_unique<FusedAdamW>(first.pipeline.parameters(), options);
+  first.steps(3);
+  checkpoints.save(first.pipeline, first.optimizer.get(), {.step = 3});
+  const std::vector<double> losses = first.steps(3);
+
+  Trained second(gpt(), "1F1B");
+  second.optimizer = std::make_unique<FusedAdamW>(second.pipeline.parameters(), options);
+  second.steps(1);  // what is there is replaced
+  checkpoints.load(second.pipeline, second.optimizer.get());
+  EXPECT_EQ(second.steps(3), losses);
+  expect_same(second.state(), first.state());
+
+  Trained third(gpt(), "1F1B");
+  third.optimizer = std::make_unique<AdamW>(third.pipeline.parameters(), options);
+  checkpoints.load(third.pipeline, third.optimizer.get());
+  const std::vector<double> others = third.steps(3);
+  for (std::size_t step = 0; step < 3; ++step) EXPECT_NEAR(others[step], losses[step], 1e-4);
 }
 
 TEST(Checkpoint, HasTheStateOfSgdToo) {

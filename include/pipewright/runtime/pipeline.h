@@ -24,6 +24,8 @@
 
 namespace pipewright {
 
+class Update;
+
 /// The loss of one microbatch, a scalar, from the last stage's outputs and the
 /// microbatch's targets (and whatever else is passed with them).
 using Loss = std::function<at::Tensor(const Values& outputs, const Values& targets)>;
@@ -88,6 +90,10 @@ struct StepOptions {
   /// of the gradients, not of the loss shown.
   int accumulation = 1;
   NonFinite non_finite = NonFinite::GoOn;
+  /// Follows when all gradients are there, tied ones summed, unless the step is skipped: an optimizer of
+  /// optimizer.h, for parameters of this pipeline alone. Part of the step's CUDA graph, where there is one,
+  /// no parameter is tied and no gradient is left from before. Not given: what follows is the caller's.
+  Update* update = nullptr;
   /// Keep and merge the last stage's outputs.
   bool outputs = false;
   /// Take the time of every action.
@@ -117,7 +123,7 @@ struct StepResult {
   Timeline timeline;
   /// For each rank the most microbatches, over its stages, whose activations were held at once.
   std::vector<int> peak_live;
-  /// What was not a finite number, where the step was skipped for that: no optimizer should follow it.
+  /// What was not a finite number, where the step was skipped for that: no optimizer has followed, or should.
   std::string skipped_for;
   /// Whether it was a CUDA graph that ran.
   bool replayed = false;
@@ -164,7 +170,7 @@ struct LocalParameter {
 ///
 /// One thread at a time may use a Pipeline; the stages, the loss and handlers
 /// are called on the ranks' threads. A step adds to the parameters' gradients;
-/// optimizer and zero_grad are the caller's.
+/// zero_grad is the caller's, and the optimizer, unless a step is given it.
 class Pipeline {
  public:
   /// `schedule`: compute-only or lowered; its skips are those of the options' routes. Throws InvalidSchedule
@@ -174,7 +180,7 @@ class Pipeline {
   Pipeline(Pipeline&&) noexcept;
   Pipeline& operator=(Pipeline&&) noexcept;
 
-  /// Forward and backward of every microbatch. Throws StepError.
+  /// Forward and backward of every microbatch, and the update, if one is given. Throws StepError.
   StepResult step(const Batch& batch, const StepOptions& options = {});
   StepResult step(Values inputs, Values targets, const StepOptions& options = {});
 

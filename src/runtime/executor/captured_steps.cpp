@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -130,10 +132,19 @@ CapturedSteps::Entry& CapturedSteps::entry_of(Key key) {
   return entries_.emplace_front(Entry{.key = std::move(key)});
 }
 
-CapturedSteps::Ran CapturedSteps::run(Step& step) {
+bool CapturedSteps::has_gradients() const {
+  return std::ranges::any_of(parameters_, [](const at::Tensor& each) { return each.grad().defined(); });
+}
+
+CapturedSteps::Ran CapturedSteps::run(Step& step, Tail* tail) {
   refusal_ = what_speaks_against(step);
   if (!refusal_.empty()) return Ran::NotAtAll;
-  Entry& entry = entry_of(key_of(step));
+  const auto with_tail = [&, of_step = key_of(step)] {
+    Key key = of_step;
+    if (tail) std::ranges::copy(tail->key(), std::back_inserter(key));
+    return key;
+  };
+  Entry& entry = entry_of(with_tail());
   refusal_ = entry.failure;
   if (!refusal_.empty()) return Ran::NotAtAll;
 
@@ -141,17 +152,22 @@ CapturedSteps::Ran CapturedSteps::run(Step& step) {
   if (!entry.recorded) {
     if (entry.seen++ < kStepsBefore) {
       eager_.run_serially(step);
+      if (tail) {
+        tail->prepare();
+        tail->result = tail->launch(step.losses);
+        entry.key = with_tail();  // it may have made memory for itself
+      }
       return Ran::Eagerly;
     }
-    record(entry, step);
+    record(entry, step, tail);
     refusal_ = entry.failure;
     if (!refusal_.empty()) return Ran::NotAtAll;
   }
-  replay(*entry.recorded, step);
+  replay(*entry.recorded, step, tail);
   return Ran::Replayed;
 }
 
-void CapturedSteps::record(Entry& entry, const Step& like) {
+void CapturedSteps::record(Entry& entry, const Step& like, const Tail* tail) {
   auto recorded = std::make_unique<Recorded>(stream_);
   Step& step = recorded->step = like;
   for (MicrobatchValues& microbatch : step.microbatches) {
@@ -173,11 +189,14 @@ void CapturedSteps::record(Entry& entry, const Step& like) {
   // What earlier steps have left is no use to it: its memory is its own.
   c10::getDeviceAllocator(device_.type())->emptyCache();
   try {
-    recorded->graph.capture([&] { recording_.run_serially(step); });
-  } catch (const StepError& error) {
-    entry.failure = "it cannot be recorded: " + first_line(error.what());
+    recorded->graph.capture([&] {
+      recording_.run_serially(step);
+      if (tail) recorded->result = tail->launch(step.losses);
+    });
   } catch (const c10::Error& error) {
     entry.failure = "it cannot be recorded: " + first_line(error.what_without_backtrace());
+  } catch (const std::exception& error) {  // of a stage, or of an update of the caller's
+    entry.failure = "it cannot be recorded: " + first_line(error.what());
   }
   for (std::size_t at = 0; at < parameters_.size(); ++at) {
     recorded->gradients.push_back(std::exchange(parameters_[at].mutable_grad(), std::move(before[at])));
@@ -185,7 +204,7 @@ void CapturedSteps::record(Entry& entry, const Step& like) {
   if (entry.failure.empty()) entry.recorded = std::move(recorded);
 }
 
-void CapturedSteps::replay(Recorded& recorded, Step& step) const {
+void CapturedSteps::replay(Recorded& recorded, Step& step, Tail* tail) const {
   const at::AutoGradMode no_grad(false);
   std::vector<at::Tensor> to;
   std::vector<at::Tensor> from;
@@ -199,18 +218,21 @@ void CapturedSteps::replay(Recorded& recorded, Step& step) const {
   for (const MicrobatchValues& microbatch : step.microbatches) for_each_value(microbatch, add_to(from));
   if (!to.empty()) at::_foreach_copy_(to, from);
 
-  recorded.graph.replay();
-
+  std::vector<std::pair<at::Tensor, at::Tensor>> sums;  // with what is to be added
   for (std::size_t at = 0; at < parameters_.size(); ++at) {
     const at::Tensor& gradient = recorded.gradients[at];
     if (!gradient.defined()) continue;
     at::Tensor& sum = parameters_[at].mutable_grad();
     if (sum.defined()) {
-      sum.add_(gradient);
+      sums.emplace_back(sum, gradient);
     } else {
       sum = gradient;
     }
   }
+  if (tail) tail->prepare();
+  recorded.graph.replay();
+  for (const auto& [sum, gradient] : sums) sum.add_(gradient);
+  if (tail) tail->result = recorded.result;
   step.losses = at::stack(recorded.step.losses).unbind();
   if (!step.on_output) return;
   for (std::size_t at = 0; at < recorded.outputs.size(); ++at) {

@@ -24,9 +24,26 @@ class CapturedSteps {
   CapturedSteps(c10::Device device, StageModels& models, const Handlers& handlers, PlanRunner& eager,
                 PlanRunner& recording);
 
+  /// Everything that a graph depends on.
+  using Key = std::vector<std::int64_t>;
+
+  /// What follows the gradients of a step, as a part of its graph.
+  struct Tail {
+    /// What `launch` depends on, besides parameters and gradients, as things are now.
+    std::function<Key()> key;
+    /// On the host, in every step, when parameters have the gradients that the step gives or will give them.
+    std::function<void()> prepare;
+    /// Launches what is to be recorded, given the losses. What it returns keeps its place in the graph.
+    std::function<at::Tensor(const std::vector<at::Tensor>& losses)> launch;
+    /// What was launched in this step has returned, or written anew.
+    at::Tensor result = {};
+  };
+
   enum class Ran : std::uint8_t { NotAtAll, Eagerly, Replayed };
-  /// Runs the step, unless it cannot be recorded. Throws StepError.
-  Ran run(Step& step);
+  /// Runs the step, and its tail, if there is one; neither, if they cannot be recorded. Throws StepError.
+  /// REQUIRES: with a tail, no parameter has a gradient yet.
+  Ran run(Step& step, Tail* tail);
+  bool has_gradients() const;
 
   /// Before anything else of a step: gradients that are there by now stay, though the memory of those that
   /// came from a graph is about to be used again.
@@ -36,8 +53,6 @@ class CapturedSteps {
   const std::string& refusal() const { return refusal_; }
 
  private:
-  /// Everything that a graph depends on.
-  using Key = std::vector<std::int64_t>;
   struct Recorded {
     explicit Recorded(c10::Stream stream) : graph(stream) {}
 
@@ -45,6 +60,7 @@ class CapturedSteps {
     Step step;                          // what the graph reads
     std::vector<Values> outputs;        // and what it writes, by microbatch
     std::vector<at::Tensor> gradients;  // by parameter
+    at::Tensor result;                  // of the tail
   };
   struct Entry {
     Key key;
@@ -56,8 +72,8 @@ class CapturedSteps {
   std::string what_speaks_against(const Step& step) const;
   Key key_of(const Step& step) const;
   Entry& entry_of(Key key);
-  void record(Entry& entry, const Step& like);
-  void replay(Recorded& recorded, Step& step) const;
+  void record(Entry& entry, const Step& like, const Tail* tail);
+  void replay(Recorded& recorded, Step& step, Tail* tail) const;
 
   const c10::Device device_;
   const c10::Stream stream_;

@@ -32,6 +32,8 @@ class TiedParameters {
   /// Makes every wait throw Stopped. From any thread.
   void abort() const;
 
+  /// Whether there are none in this process.
+  bool empty() const { return groups_.empty(); }
   /// True for a parameter whose owner is another.
   bool is_copy(const std::string& name) const;
 
