@@ -84,6 +84,9 @@ std::vector<BackwardCase> modules() {
   using namespace torch::nn;
   return {
       {"Linear", wrap<Linear>(4, 5), sized({3, 4})},
+      {"LinearToOneNumber", wrap<Linear>(4, 1), sized({3, 4})},
+      {"LinearFromOneNumber", wrap<Linear>(1, 4), sized({3, 1})},
+      {"LinearOfOneRow", wrap<Linear>(4, 5), sized({1, 4})},
       {"LinearOfThreeDimensions", wrap<Linear>(4, 5), sized({2, 3, 4})},
       {"ConvolutionAndBatchNorm", [] { return std::make_shared<ConvolutionAndBatchNorm>(); },
        sized({2, 2, 5, 5})},

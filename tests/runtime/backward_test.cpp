@@ -126,6 +126,16 @@ TEST(GradientsOfDenseLayers, AreAddedByTheirProducts) {
   }
 }
 
+/// Such products are nothing that a device's library could add by itself.
+TEST(GradientsOfDenseLayers, AreAddedOnTheirOwnWhereTheWeightIsAVector) {
+  Model model = dropout();
+  model.layers = {wrap<torch::nn::Linear>(4, 1), wrap<torch::nn::Linear>(1, 4)};
+  Pipeline pipeline = make_local_pipeline(model, parse_csv("0F0,0B0,0F1,0B1\n"));
+  const OperatorCounter counter;
+  pipeline.step(presplit(model.data(2)));
+  EXPECT_EQ(counter.calls_of("aten::addmm_"), 0);
+}
+
 TEST(SmallGradients, AreAddedAllAtOnce) {
   Model model = dropout();
   model.layers = std::vector(4, wrap<torch::nn::LayerNorm>(torch::nn::LayerNormOptions({4})));

@@ -74,7 +74,10 @@ std::optional<Weight> weight_behind(const Edge& edge) {
   if (transposed) node = node->next_edge(0).function.get();
   if (!node) return std::nullopt;
   std::optional<at::Tensor> parameter = parameter_at(*node);
-  if (!parameter || parameter->dim() != 2) return std::nullopt;
+  // libtorch takes a sum that is a vector for a bias on CUDA devices, and finds no algorithm for it.
+  if (!parameter || parameter->dim() != 2 || parameter->size(0) == 1 || parameter->size(1) == 1) {
+    return std::nullopt;
+  }
   return Weight{std::move(*parameter), transposed};
 }
 
