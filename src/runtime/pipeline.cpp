@@ -5,7 +5,6 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
 #include <limits>
 #include <mutex>
@@ -22,6 +21,7 @@
 #include "runtime/device/rank_devices.h"
 #include "runtime/executor/captured_steps.h"
 #include "runtime/executor/plan_runner.h"
+#include "runtime/executor/update_tail.h"
 #include "runtime/flight/flight_recorder.h"
 #include "runtime/flight/settlement.h"
 #include "runtime/optim/non_finite.h"
@@ -237,25 +237,8 @@ class Pipeline::Impl {
   /// Of a step's graph, where nothing has to be done on the host between the gradients and the update.
   std::optional<CapturedSteps::Tail> tail_of(const StepOptions& options) {
     if (!captured_ || !options.update || !tied_.empty() || captured_->has_gradients()) return std::nullopt;
-    Update& update = *options.update;
-    const bool look = options.non_finite != NonFinite::GoOn;
-    const auto key = [&update, look] {
-      CapturedSteps::Key all = update.fixed();
-      all.push_back(std::bit_cast<std::int64_t>(&update));
-      all.push_back(look ? 1 : 0);
-      return all;
-    };
-    const auto launch = [this, &update, look](const std::vector<at::Tensor>& losses) {
-      const at::AutoGradMode no_grad(false);
-      if (!look) {
-        update.apply({});
-        return at::Tensor();
-      }
-      at::Tensor telling = telling_numbers(losses, gradients(Gradients::All));
-      update.apply(any_non_finite(telling));
-      return telling;
-    };
-    return CapturedSteps::Tail{.key = key, .prepare = [&update] { update.prepare(); }, .launch = launch};
+    return make_tail(*options.update, options.non_finite != NonFinite::GoOn,
+                     [this] { return gradients(Gradients::All); });
   }
 
   /// A step, with what belongs to its gradients. `tail`: none any more where it was not run.
@@ -320,23 +303,11 @@ class Pipeline::Impl {
   }
 
   void prepare_capture() {
-    const c10::Device device = devices_.at(0, 0);
-    const auto is_elsewhere = [&](const auto& each) { return each.second != device; };
-    if (world()) {
-      not_captured_for_ = "ranks of other processes take part";
-    } else if (mesh_.replicas() > 1) {
-      not_captured_for_ = "there are several replicas";
-    } else if (!device.is_cuda()) {
-      not_captured_for_ = "rank 0 is on " + device.str();
-    } else if (std::ranges::any_of(devices_.known, is_elsewhere)) {
-      not_captured_for_ = "the ranks are on several devices";
-    } else if (!CudaGraph::is_supported()) {
-      not_captured_for_ = "this library was built without CUDA";
-    } else {
-      recording_ = make_runner(plan(), recording_failure_);
-      captured_ =
-          std::make_unique<CapturedSteps>(device, models_.begin()->second, handlers, *train_, *recording_);
-    }
+    not_captured_for_ = what_forbids_capture(devices_, mesh_.replicas(), world() != nullptr);
+    if (!not_captured_for_.empty()) return;
+    recording_ = make_runner(plan(), recording_failure_);
+    captured_ = std::make_unique<CapturedSteps>(devices_.at(0, 0), models_.begin()->second, handlers, *train_,
+                                                *recording_);
   }
 
   /// Before the replicas exchange anything: the same in all processes.
@@ -510,33 +481,12 @@ class Pipeline::Impl {
     return steps;
   }
 
-  /// Gives every process the losses and outputs of all replicas, by one broadcast for each.
+  /// Gives every process the losses and outputs of all replicas.
   void share(StepResult& result, std::vector<Values>& outputs, Microbatch microbatches) const {
-    const auto count = static_cast<std::size_t>(microbatches);
-    const std::vector<at::Tensor> own_losses = std::exchange(result.losses, {});
-    const std::vector<Values> own_outputs = std::exchange(outputs, {});
-    std::size_t first = 0;  // of this process's next replica with a last stage here
-    for (int replica = 0; replica < mesh_.replicas(); ++replica) {
-      const int root = last_process(replica);
-      Values values(1);
-      if (root == mesh_.own_process()) {
-        if (!own_losses.empty()) {
-          values[0] = at::stack(at::TensorList(own_losses).slice(first, count));
-        }
-        for (std::size_t at = first; at < std::min(first + count, own_outputs.size()); ++at) {
-          values.insert(values.end(), own_outputs[at].begin(), own_outputs[at].end());
-        }
-        first += count;
-      }
-      values = broadcast(*world(), values, root);
-      if (values[0].defined()) {
-        for (const at::Tensor& loss : values[0].unbind()) result.losses.push_back(loss);
-      }
-      const auto each = static_cast<std::ptrdiff_t>((values.size() - 1) / count);
-      for (auto from = values.begin() + 1; from != values.end(); from += each) {
-        outputs.emplace_back(from, from + each);
-      }
-    }
+    std::vector<int> roots;
+    roots.reserve(static_cast<std::size_t>(mesh_.replicas()));
+    for (int replica = 0; replica < mesh_.replicas(); ++replica) roots.push_back(last_process(replica));
+    share_results(*world(), roots, static_cast<std::size_t>(microbatches), result.losses, outputs);
   }
 
   void share_timeline(Timeline& timeline, const std::vector<Step>& steps) const {

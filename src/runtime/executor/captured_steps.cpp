@@ -55,6 +55,17 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
+std::string what_forbids_capture(const RankDevices& devices, int replicas, bool in_world) {
+  const c10::Device device = devices.at(0, 0);
+  const auto is_elsewhere = [&](const auto& each) { return each.second != device; };
+  if (in_world) return "ranks of other processes take part";
+  if (replicas > 1) return "there are several replicas";
+  if (!device.is_cuda()) return "rank 0 is on " + device.str();
+  if (std::ranges::any_of(devices.known, is_elsewhere)) return "the ranks are on several devices";
+  if (!CudaGraph::is_supported()) return "this library was built without CUDA";
+  return {};
+}
+
 CapturedSteps::CapturedSteps(c10::Device device, StageModels& models, const Handlers& handlers,
                              PlanRunner& eager, PlanRunner& recording)
     : device_(device),

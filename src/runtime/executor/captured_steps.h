@@ -8,11 +8,15 @@
 #include <vector>
 
 #include "runtime/device/cuda_graph.h"
+#include "runtime/device/rank_devices.h"
 #include "runtime/executor/handlers.h"
 #include "runtime/executor/plan_runner.h"
 #include "runtime/executor/step.h"
 
 namespace pipewright {
+
+/// Why the steps of a pipeline can never be recorded; empty where they can.
+std::string what_forbids_capture(const RankDevices& devices, int replicas, bool in_world);
 
 /// Training steps as CUDA graphs. The first steps with values of some shapes run as they would without, but
 /// on one thread and one stream; the next is recorded, and from then on replayed with the values that steps

@@ -12,77 +12,15 @@
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
+#include "runtime/backward/own_weight_gradient.h"
 #include "runtime/executor/current_action.h"
+#include "runtime/executor/handover.h"
 
 namespace pipewright {
 namespace {
 
 double milliseconds_since(Clock::time_point start, Clock::time_point time) {
   return std::chrono::duration<double, std::milli>(time - start).count();
-}
-
-/// What goes a way: some of the values, or all. Absent where there is no such value.
-Values values_for(const Way& way, const Values& values) {
-  if (way.all) return values;
-  Values picked(way.slots.size());
-  for (std::size_t at = 0; at < picked.size(); ++at) {
-    if (way.slots[at] < values.size()) picked[at] = values[way.slots[at]];
-  }
-  return picked;
-}
-
-/// Every output that a later stage takes is there.
-void check_taken_outputs(Stage stage, const StageWays& ways, const Values& outputs) {
-  for (const Way& way : ways.later) {
-    for (const std::size_t slot : way.slots) {
-      if (slot < outputs.size()) continue;
-      throw BoundaryError("stage " + std::to_string(stage) + ", outputs: stage " + std::to_string(way.peer) +
-                          " takes slot " + std::to_string(slot) + ", and there are " +
-                          std::to_string(outputs.size()) + " values");
-    }
-  }
-}
-
-/// Sees to it that a stage does not change values that later ones take, too: in this process they would get
-/// what it has made of them, from another process what they were.
-class SharedInputs {
- public:
-  SharedInputs(Stage stage, const std::vector<std::size_t>& slots, const Values& inputs) : stage_(stage) {
-    for (const std::size_t slot : slots) {
-      if (!inputs[slot].defined() || inputs[slot].is_inference()) continue;
-      kept_.push_back({slot, inputs[slot], inputs[slot]._version()});
-    }
-  }
-
-  void check_unchanged() const {
-    for (const auto& [slot, value, version] : kept_) {
-      if (value._version() == version) continue;
-      throw BoundaryError("stage " + std::to_string(stage_) + ", input slot " + std::to_string(slot) +
-                          ": it was changed in place, but is taken again; change a clone of it");
-    }
-  }
-
- private:
-  struct Kept {
-    std::size_t slot;
-    at::Tensor value;
-    std::int64_t version;
-  };
-  Stage stage_;
-  std::vector<Kept> kept_;
-};
-
-/// What a stage hands on: to train, detached from its graph and marked where a gradient has to come back.
-Values handed_on(const Way& way, const Values& outputs, bool train) {
-  Values handed = values_for(way, outputs);
-  if (!train) return handed;
-  for (at::Tensor& value : handed) {
-    if (!value.defined()) continue;
-    const bool differentiable = value.requires_grad();
-    value = value.detach();
-    if (differentiable) value.set_requires_grad(true);
-  }
-  return handed;
 }
 
 void run_collective(Kind kind, StageReplicas& replicas, std::size_t member) {
@@ -570,7 +508,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
     }
   }
   if (full) {
-    if (held.dw) run_own_weight_gradient(local, held);
+    if (held.dw) run_own_weight_gradient(local.model, std::exchange(held.dw, nullptr));
     activation_held(-1);
   }
 
@@ -584,30 +522,8 @@ void RankExecutor::weight(const Instruction& instruction, Recorded& recorded) {
   const OnItsStream on_its_stream(*this, held);
   wait_for_parameters(local, recorded);
   run_weight_backward(std::exchange(held.weight, {}));
-  if (held.dw) run_own_weight_gradient(local, held);
+  if (held.dw) run_own_weight_gradient(local.model, std::exchange(held.dw, nullptr));
   activation_held(-1);
-}
-
-void RankExecutor::run_own_weight_gradient(LocalStage& local, Held& held) {
-  if (!local.model.module) throw Error("dw_builder needs a module whose parameters the gradients belong to");
-  const std::vector<at::Tensor> parameters = local.model.module->parameters();
-  const Values grads = std::exchange(held.dw, nullptr)();
-  if (grads.size() != parameters.size()) {
-    throw Error("the weight gradient function returned " + std::to_string(grads.size()) + " gradients for " +
-                std::to_string(parameters.size()) + " parameters");
-  }
-  for (std::size_t at = 0; at < grads.size(); ++at) {
-    if (grads[at].defined() && grads[at].sizes() != parameters[at].sizes()) {
-      throw Error("the weight gradient of parameter " + std::to_string(at) + " is " + to_text(grads[at]) +
-                  ", the parameter " + to_text(parameters[at]));
-    }
-  }
-  const at::AutoGradMode no_grad(false);
-  for (std::size_t at = 0; at < grads.size(); ++at) {
-    if (!grads[at].defined()) continue;
-    at::Tensor& sum = parameters[at].mutable_grad();
-    sum = sum.defined() ? sum + grads[at] : grads[at].detach();
-  }
 }
 
 std::map<Stage, std::string> RankExecutor::unsplit_stages() const {

@@ -118,7 +118,6 @@ class RankExecutor {
   void last_forward(LocalStage& local, Microbatch microbatch, Held& held, Values outputs);
   void backward(const Instruction& instruction, Recorded& recorded);
   void weight(const Instruction& instruction, Recorded& recorded);
-  void run_own_weight_gradient(LocalStage& local, Held& held);
 
   Values take_inputs(const Instruction& instruction, Recorded& recorded);
   Values take_output_grads(const Instruction& instruction, Recorded& recorded);

@@ -1,6 +1,7 @@
 #include "runtime/world/results.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -95,6 +96,31 @@ Values broadcast(World& world, const Values& values, int root) {
   if (sends) return values;
   layout = read_layout(data_of(first) + offset, prefix.layout_bytes);
   return unpack(first, offset + prefix.body_offset() - Prefix::kSize, layout);
+}
+
+void share_results(World& world, const std::vector<int>& roots, std::size_t microbatches,
+                   std::vector<at::Tensor>& losses, std::vector<Values>& outputs) {
+  const std::vector<at::Tensor> own_losses = std::exchange(losses, {});
+  const std::vector<Values> own_outputs = std::exchange(outputs, {});
+  std::size_t first = 0;  // of this process's next replica with a last stage here
+  for (const int root : roots) {
+    Values values(1);
+    if (root == world.rank()) {
+      if (!own_losses.empty()) values[0] = at::stack(at::TensorList(own_losses).slice(first, microbatches));
+      for (std::size_t at = first; at < std::min(first + microbatches, own_outputs.size()); ++at) {
+        values.insert(values.end(), own_outputs[at].begin(), own_outputs[at].end());
+      }
+      first += microbatches;
+    }
+    values = broadcast(world, values, root);
+    if (values[0].defined()) {
+      for (const at::Tensor& loss : values[0].unbind()) losses.push_back(loss);
+    }
+    const auto each = static_cast<std::ptrdiff_t>((values.size() - 1) / microbatches);
+    for (auto from = values.begin() + 1; from != values.end(); from += each) {
+      outputs.emplace_back(from, from + each);
+    }
+  }
 }
 
 void gather_timeline(World& world, const std::vector<int>& processes, Clock::time_point start,
