@@ -20,7 +20,9 @@ namespace {
 namespace nn = torch::nn;
 
 /// Bias and product in one operator: what nn::Linear does for matrices alone.
-at::Tensor project(nn::Linear& layer, const at::Tensor& x) { return at::linear(x, layer->weight, layer->bias); }
+at::Tensor project(const nn::Linear& layer, const at::Tensor& x) {
+  return at::linear(x, layer->weight, layer->bias);
+}
 
 class Embedding : public nn::Module {
  public:

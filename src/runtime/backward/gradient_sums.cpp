@@ -102,7 +102,7 @@ bool add_product(Node& node, const Product& product, const at::Tensor& grad) {
   if (!is_matrix_like(other, weight->parameter) || other.is_complex()) return false;
   const std::lock_guard lock(mutex_of(weight->parameter));
   const at::Tensor& sum = weight->parameter.mutable_grad();
-  at::Tensor target = weight->transposed ? sum.t() : sum;
+  const at::Tensor target = weight->transposed ? sum.t() : sum;
   if (product.of_left) {
     target.addmm_(grad, other.t(), 1, product.scale);
   } else {

@@ -517,7 +517,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
 }
 
 void RankExecutor::weight(const Instruction& instruction, Recorded& recorded) {
-  LocalStage& local = locals_[instruction.local_stage];
+  const LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
   const OnItsStream on_its_stream(*this, held);
   wait_for_parameters(local, recorded);
