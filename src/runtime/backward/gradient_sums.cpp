@@ -49,16 +49,17 @@ bool is_elsewhere(Node& node) {
   return stream && *stream != current_stream(stream->device());
 }
 
-/// The parameter where a gradient ends, if all that is left to do is to add it to what is there.
+/// The parameter where a gradient ends, if AccumulateGrad would do nothing but add it.
 std::optional<at::Tensor> parameter_at(Node& node) {
   if (typeid(node) != typeid(AccumulateGrad) || is_watched(node) || is_elsewhere(node)) return std::nullopt;
-  const at::Tensor& parameter = static_cast<AccumulateGrad&>(node).variable;
+  return static_cast<AccumulateGrad&>(node).variable;
+}
+
+/// Whether there is something to add to in place. REQUIRES: the parameter's mutex is held.
+bool has_sum(const at::Tensor& parameter) {
   const at::Tensor& sum = parameter.grad();
-  if (!sum.defined() || sum.layout() != c10::kStrided || !sum.is_non_overlapping_and_dense() ||
-      sum.scalar_type() != parameter.scalar_type()) {
-    return std::nullopt;
-  }
-  return parameter;
+  return sum.defined() && sum.layout() == c10::kStrided && sum.is_non_overlapping_and_dense() &&
+         sum.scalar_type() == parameter.scalar_type();
 }
 
 /// A matrix among the parameters, and whether the product's gradient is that of its transpose.
@@ -101,6 +102,7 @@ bool add_product(Node& node, const Product& product, const at::Tensor& grad) {
   const at::Tensor other = product.other->unpack();
   if (!is_matrix_like(other, weight->parameter) || other.is_complex()) return false;
   const std::lock_guard lock(mutex_of(weight->parameter));
+  if (!has_sum(weight->parameter)) return false;
   const at::Tensor& sum = weight->parameter.mutable_grad();
   const at::Tensor target = weight->transposed ? sum.t() : sum;
   if (product.of_left) {
@@ -141,11 +143,12 @@ bool GradientSums::add_rows(Node& node, std::size_t edge, const at::Tensor& grad
     return false;
   // There, such a product would sum in the same few bits.
   if (grad.is_cpu() && at::isReducedFloatingType(grad.scalar_type())) return false;
+  const std::lock_guard lock(mutex_of(*bias));
+  if (!has_sum(*bias)) return false;
   if (!ones_.defined() || ones_.size(0) != grad.size(0) || ones_.dtype() != grad.dtype() ||
       ones_.device() != grad.device()) {
     ones_ = at::ones({grad.size(0)}, grad.options());
   }
-  const std::lock_guard lock(mutex_of(*bias));
   bias->mutable_grad().addmv_(grad.t(), ones_, 1, scale);
   return true;
 }
@@ -156,6 +159,10 @@ bool GradientSums::takes(Node& node, const variable_list& grads) {
   if (!parameter || parameter->numel() > kSmall) return false;
   const at::Tensor& grad = grads.front();
   if (grad.layout() != c10::kStrided || grad.scalar_type() != parameter->scalar_type()) return false;
+  {
+    const std::lock_guard lock(mutex_of(*parameter));
+    if (!has_sum(*parameter)) return false;
+  }
   parameters_.push_back(std::move(*parameter));
   grads_.push_back(grad);
   return true;
