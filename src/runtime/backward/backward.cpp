@@ -18,6 +18,7 @@
 
 #include "runtime/backward/gradient_sums.h"
 #include "runtime/backward/node_traits.h"
+#include "runtime/backward/parts.h"
 #include "runtime/device/streams.h"
 
 namespace pipewright {
@@ -60,11 +61,6 @@ void own_memory(variable_list& grads) {
   for (at::Tensor& grad : grads) {
     if (grad.defined() && grad.has_storage() && shares_memory(grad)) grad = grad.clone();
   }
-}
-
-bool has_hooks(Node& node) {
-  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
-         !node.retains_grad_hooks().empty();
 }
 
 void run_pre_hooks(Node& node, variable_list& grads) {
@@ -254,13 +250,14 @@ class BackwardPass {
     arrive(edge);
   }
 
-  /// Adds the gradient of a part of a tensor to what the whole's is so far, in place; otherwise there would
-  /// be zeros of the whole around it first.
+  /// Writes the gradient of a part of a tensor into that of the whole, which only the first part makes; the
+  /// operator itself would put zeros around each. False where it has to run.
   bool adds_part(Visit& visit) {
     Node& node = *visit.node;
     const at::Tensor& grad = visit.grads.front();
     if (!picks_a_part(node) || has_hooks(node) || !grad.defined() || grad.is_sparse()) return false;
     const Edge& edge = node.next_edge(0);
+    if (!edge.is_valid()) return false;
     variable_list& sums = visit_at(edge).grads;
     if (sums.empty() || !sums[edge.input_nr].defined()) {
       at::Tensor whole = zeros_around(grad, node);

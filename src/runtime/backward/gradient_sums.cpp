@@ -14,6 +14,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "runtime/backward/node_traits.h"
 #include "runtime/device/streams.h"
 
 namespace pipewright {
@@ -38,11 +39,6 @@ std::mutex& mutex_of(const at::Tensor& parameter) {
              all.size()];
 }
 
-bool is_watched(Node& node) {
-  return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
-         !node.retains_grad_hooks().empty() || node.tensor_post_acc_grad_hooks();
-}
-
 /// AccumulateGrad adds where it was made: sums of several streams are those of one.
 bool is_elsewhere(Node& node) {
   const std::optional<c10::Stream> stream = node.stream();
@@ -51,7 +47,7 @@ bool is_elsewhere(Node& node) {
 
 /// The parameter where a gradient ends, if AccumulateGrad would do nothing but add it.
 std::optional<at::Tensor> parameter_at(Node& node) {
-  if (typeid(node) != typeid(AccumulateGrad) || is_watched(node) || is_elsewhere(node)) return std::nullopt;
+  if (typeid(node) != typeid(AccumulateGrad) || has_hooks(node) || is_elsewhere(node)) return std::nullopt;
   return static_cast<AccumulateGrad&>(node).variable;
 }
 
@@ -71,7 +67,7 @@ struct Weight {
 std::optional<Weight> weight_behind(const Edge& edge) {
   if (!edge.is_valid()) return std::nullopt;
   Node* node = edge.function.get();
-  const bool transposed = typeid(*node) == typeid(TBackward0) && !is_watched(*node);
+  const bool transposed = typeid(*node) == typeid(TBackward0) && !has_hooks(*node);
   if (transposed) node = node->next_edge(0).function.get();
   if (!node) return std::nullopt;
   std::optional<at::Tensor> parameter = parameter_at(*node);
@@ -124,7 +120,7 @@ std::vector<std::size_t> GradientSums::add_products(Node& node, const variable_l
     auto& own = static_cast<MmBackward0&>(node);
     products = {{0, &own.mat2_, true, 1}, {1, &own.self_, false, 1}};
   }
-  if (products.empty() || is_watched(node) || is_elsewhere(node) || !grads.front().defined()) return {};
+  if (products.empty() || has_hooks(node) || is_elsewhere(node) || !grads.front().defined()) return {};
   std::vector<std::size_t> done;
   if (typeid(node) == typeid(AddmmBackward0) &&
       add_rows(node, 0, grads.front(), static_cast<AddmmBackward0&>(node).beta)) {
@@ -176,12 +172,9 @@ void GradientSums::finish() {
   // In the same order everywhere, and each once.
   std::ranges::sort(mutexes, std::less<>());
   mutexes.erase(std::unique(mutexes.begin(), mutexes.end()), mutexes.end());
-  const std::vector<std::unique_lock<std::mutex>> locks = [&] {
-    std::vector<std::unique_lock<std::mutex>> held;
-    held.reserve(mutexes.size());
-    for (std::mutex* mutex : mutexes) held.emplace_back(*mutex);
-    return held;
-  }();
+  std::vector<std::unique_lock<std::mutex>> locks;
+  locks.reserve(mutexes.size());
+  for (std::mutex* mutex : mutexes) locks.emplace_back(*mutex);
   std::vector<at::Tensor> sums;
   sums.reserve(parameters_.size());
   for (const at::Tensor& parameter : parameters_) sums.push_back(parameter.mutable_grad());
@@ -191,7 +184,7 @@ void GradientSums::finish() {
 }
 
 std::unique_lock<std::mutex> GradientSums::lock(Node& node) {
-  if (typeid(node) != typeid(AccumulateGrad) || is_watched(node)) return {};
+  if (typeid(node) != typeid(AccumulateGrad) || has_hooks(node)) return {};
   return std::unique_lock(mutex_of(static_cast<AccumulateGrad&>(node).variable));
 }
 

@@ -12,12 +12,7 @@ bool computes_gradients_apart(const torch::autograd::Node& node);
 /// parameter's gradient ends: nothing worth running early.
 bool is_cheap(const torch::autograd::Node& node);
 
-/// Its result is one place along a dimension of its input, or a range of them.
-bool picks_a_part(const torch::autograd::Node& node);
-/// The same part of another tensor of the input's sizes, as a view. REQUIRES: the operator picks one.
-at::Tensor part_of(const at::Tensor& whole, const torch::autograd::Node& node);
-/// Zeros of the input's sizes which, where the input was permuted, lie in memory as they did before that: its
-/// gradient need not be copied on its way back. REQUIRES: the operator picks a part of its input.
-at::Tensor zeros_around(const at::Tensor& part, const torch::autograd::Node& node);
+/// Somebody wants to see, or to change, the gradients that it gets or gives.
+bool has_hooks(torch::autograd::Node& node);
 
 }  // namespace pipewright
