@@ -7,6 +7,8 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/StreamGuard.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <bit>
@@ -170,12 +172,26 @@ CapturedSteps::Ran CapturedSteps::run(Step& step, Tail* tail) {
       }
       return Ran::Eagerly;
     }
-    record(entry, step, tail);
-    refusal_ = entry.failure;
+    refusal_ = what_is_outside();
+    if (refusal_.empty()) {
+      record(entry, step, tail);
+      refusal_ = entry.failure;
+    }
     if (!refusal_.empty()) return Ran::NotAtAll;
   }
   replay(*entry.recorded, step, tail);
   return Ran::Replayed;
+}
+
+std::string CapturedSteps::what_is_outside() const {
+  // The node that adds to a parameter's gradient is shared by all graphs that lead to it, and does so on the
+  // stream on which it was made.
+  const auto is_held = [this](const at::Tensor& parameter) {
+    const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+    return node && node->stream() != stream_;
+  };
+  if (std::ranges::none_of(parameters_, is_held)) return {};
+  return "a graph that is not the step's leads to a parameter, like that of a clone(): detach() it";
 }
 
 void CapturedSteps::record(Entry& entry, const Step& like, const Tail* tail) {

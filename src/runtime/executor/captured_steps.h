@@ -74,6 +74,8 @@ class CapturedSteps {
   };
 
   std::string what_speaks_against(const Step& step) const;
+  /// Why nothing can be recorded now, but perhaps later; empty where it can.
+  std::string what_is_outside() const;
   Key key_of(const Step& step) const;
   Entry& entry_of(Key key);
   void record(Entry& entry, const Step& like, const Tail* tail);
