@@ -79,8 +79,6 @@ class Pipeline::Impl {
         plan_(checked_plan(schedule, options_.routes, options_.lower)),
         mesh_(plan_.rank_count(), options_.data_parallel, world() ? world()->rank() : 0,
               world() ? world()->size() : 1, options_.processes),
-        transport_(world() ? make_c10d_transport(*world(), mesh_, plan_, options_.timeout)
-                           : make_inproc_transport(options_.timeout)),
         recorder_(plan_, mesh_, world() ? world()->size() : 1),
         settlement_(world(), recorder_, options_.flight_record),
         failure_(
@@ -89,6 +87,7 @@ class Pipeline::Impl {
         models_(build_models(build)),
         data_parallel_(agreed_mesh(), plan_, models_, options_),
         devices_(rank_devices()),
+        transport_(make_transport()),
         train_(make_runner(std::move(plan_), failure_)),
         tied_(options_, parameters()) {
     if (world()) {
@@ -297,6 +296,12 @@ class Pipeline::Impl {
     return devices;
   }
 
+  std::unique_ptr<Transport> make_transport() const {
+    if (!world()) return make_inproc_transport(options_.timeout);
+    return make_c10d_transport(*world(), mesh_, plan_, open_carriers(*world(), mesh_, plan_, devices_),
+                               options_.timeout);
+  }
+
   std::unique_ptr<PlanRunner> make_runner(Schedule plan, Failure& failure) {
     return std::make_unique<PlanRunner>(std::move(plan), options_.routes, mesh_, devices_, *transport_,
                                         models_, data_parallel_, options_.loss, handlers, recorder_, failure);
@@ -499,13 +504,13 @@ class Pipeline::Impl {
   PipelineOptions options_;
   Schedule plan_;  // only until the training runner has it
   const Mesh mesh_;
-  std::unique_ptr<Transport> transport_;
   FlightRecorder recorder_;
   Settlement settlement_;
   Failure failure_;
   ReplicaModels models_;
   DataParallel data_parallel_;
   RankDevices devices_;
+  std::unique_ptr<Transport> transport_;
   std::unique_ptr<PlanRunner> train_;
   TiedParameters tied_;
   bool trains_ = false;  // the plan has backwards

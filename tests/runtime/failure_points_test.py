@@ -17,6 +17,7 @@ import tempfile
 import threading
 
 import pytest
+import torch
 from namespaces import Hosts, namespaces_work
 
 ERRORS = pathlib.Path(__file__).parents[2] / "docs" / "errors.md"
@@ -96,7 +97,7 @@ def free_port() -> int:
             return port
 
 
-def run_all(cases: list[dict], judge, hosts: list[Hosts] | None = None) -> list[str]:
+def run_all(cases: list[dict], judge, hosts: list[Hosts] | None = None, lanes: int = LANES) -> list[str]:
     """What is wrong, with all of them; the counts go to the table."""
     waiting: queue.Queue = queue.Queue()
     for case in cases:
@@ -118,11 +119,11 @@ def run_all(cases: list[dict], judge, hosts: list[Hosts] | None = None) -> list[
         except queue.Empty:
             worker.close()
 
-    lanes = [threading.Thread(target=work, args=(lane,)) for lane in range(len(hosts) if hosts else LANES)]
-    for lane in lanes:
-        lane.start()
-    for lane in lanes:
-        lane.join()
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in range(len(hosts) if hosts else lanes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert waiting.empty()
     for each in wrong:
         print(each)
@@ -260,6 +261,24 @@ def test_cut_links():
     with contextlib.ExitStack() as stack:
         hosts = [stack.enter_context(Hosts(PROCESSES, lane)) for lane in "abcd"]
         assert run_all(cases, judged(is_cut_off, silent), hosts) == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize(
+    ("fault", "row", "judge"),
+    [
+        ("kill", "processes on CUDA devices: killed", judged(is_killed, gone)),
+        ("stop", "processes on CUDA devices: stopped", judged(is_stopped, silent)),
+        ("throw", "processes on CUDA devices: an action throws", judged(says_the_same(thrown), thrown)),
+    ],
+    ids=["killed", "stopped", "throw"],
+)
+def test_processes_on_devices(fault, row, judge):
+    """With messages and sums under way on the devices, where only the end of NCCL's kernels ends a wait."""
+    chosen = [point for point in points(["F", "B", "SEND_F", "RECV_B", "REDUCE_GRAD"])
+              if point["step"] == 3 and point["when"] == "after"]  # fmt: skip
+    cases = [world_case(fault, point, row) | {"device": "cuda:0", "timeout_ms": 5000} for point in chosen]
+    assert run_all(cases, judge, lanes=3) == []
 
 
 def judge_threads(named):

@@ -137,13 +137,19 @@ std::string run_steps(const json& the_case, Point& point, const std::shared_ptr<
       .world = world};
   options.data_parallel = the_case["replicas"];
   options.flight_record = the_case.value("flight_record", "");
-  Pipeline pipeline(schedule, [&](Stage) { return StageModel(std::make_shared<Layer>(point)); }, options);
+  const at::Device device(the_case.value("device", "cpu"));
+  const auto build = [&](Stage) {
+    auto layer = std::make_shared<Layer>(point);
+    layer->to(device);
+    return StageModel(std::move(layer));
+  };
+  Pipeline pipeline(schedule, build, options);
   if (here) {
     pipeline.set_handler(point.action.kind,
                          [&](const ActionContext& context) { run_action(point, context); });
   }
   const at::Tensor inputs =
-      torch::ones({kMicrobatches * static_cast<std::int64_t>(pipeline.replicas().size()), kWidth});
+      torch::ones({kMicrobatches * static_cast<std::int64_t>(pipeline.replicas().size()), kWidth}, device);
   double loss = 0;
   try {
     for (point.current_step = 1; point.current_step <= point.step + 2; ++point.current_step) {
@@ -180,6 +186,8 @@ void enter_namespace(const std::string& name) {
     point.time_file = folder + "/fault";
     std::shared_ptr<World> world;
     if (the_case["processes"] > 1) {
+      // NCCL lets processes share a device only where it takes them for different machines.
+      if (the_case.contains("device")) setenv("NCCL_HOSTID", std::to_string(process).c_str(), 1);
       if (the_case.contains("namespaces"))
         enter_namespace(the_case["namespaces"][static_cast<std::size_t>(process)]);
       world = std::make_shared<World>(WorldOptions{.rank = process,

@@ -1,10 +1,15 @@
-// What data parallelism does over NCCL, among one process: all that a machine with one device can do.
+// What data parallelism does over NCCL, among one process; and messages, where these tests run in several
+// that have devices of their own, or that NCCL takes for different machines: NCCL_HOSTID=$RANK.
 
 #include <gtest/gtest.h>
 
+#include "pipewright/schedule/generate.h"
 #include "runtime/collective/stage_replicas.h"
+#include "runtime/compare.h"
 #include "runtime/models.h"
+#include "runtime/transport/c10d.h"
 #include "runtime/world/nccl.h"
+#include "runtime/world/world_impl.h"
 #include "runtime/worlds.h"
 
 namespace pipewright {
@@ -79,6 +84,59 @@ TEST_F(WorldNccl, GathersParametersAndSumsGradients) {
       }
     }
   }));
+}
+
+TEST(NcclMessages, GoFromDeviceToDevice) {
+  const std::shared_ptr<World> world = test_world();
+  if (!world) GTEST_SKIP() << "it is for several processes";
+  const bool nccl = world->impl().uses_nccl();
+  if (!nccl) GTEST_SKIP() << "the processes have no CUDA devices of their own";
+  const Rank ranks = world->size();
+  const Mesh mesh(ranks, 1, world->rank(), ranks, {});
+  const Schedule plan =
+      make_schedule({.name = "Interleaved1F1B", .ranks = ranks, .microbatches = ranks, .stages_per_rank = 2});
+  const auto channels = [&](c10::Device device) {
+    return open_carriers(*world, mesh, plan, {.known = {{{0, world->rank()}, device}}});
+  };
+  EXPECT_TRUE(channels(at::kCPU).empty());
+  const c10::Device cuda(at::kCUDA, 0);
+  Carriers carriers = channels(cuda);
+  // Each rank has two stages; all have a stage before and one after, but for the first and the last.
+  const bool is_end = world->rank() == 0 || world->rank() == ranks - 1;
+  EXPECT_EQ(carriers.size(), is_end ? 6U : 8U);
+  for (const auto& [edge, carrier] : carriers) EXPECT_EQ(carrier->getBackendName(), "nccl");
+
+  const auto transport =
+      make_c10d_transport(*world, mesh, plan, std::move(carriers), std::chrono::seconds(60));
+  const auto channel = [&](Stage from, Stage to) {
+    return transport->connect({.from = from,
+                               .to = to,
+                               .from_rank = plan.placement.at(static_cast<std::size_t>(from)),
+                               .to_rank = plan.placement.at(static_cast<std::size_t>(to)),
+                               .replica = 0,
+                               .from_device = cuda,
+                               .to_device = cuda});
+  };
+  const Stage next = world->rank() + 1;
+  for (int step = 0; step < 3; ++step) {
+    transport->begin_step(false);
+    const at::Tensor sent = torch::arange(1 << 20, cuda).add(step).to(at::kFloat);
+    const at::Tensor small = torch::full({3}, step, cuda);
+    channel(next - 1, next)->send(0, {sent, at::Tensor(), small}, 0);
+    if (world->rank() > 0) {
+      channel(next - 2, next - 1)->post(0);
+      const Values values = channel(next - 2, next - 1)->take(0).values;
+      ASSERT_EQ(values.size(), 3U);
+      EXPECT_EQ(values[0].device(), cuda);
+      EXPECT_TRUE(torch::equal(values[0], sent));
+      EXPECT_FALSE(values[1].defined());
+      EXPECT_TRUE(torch::equal(values[2], small));
+    } else {
+      channel(ranks - 1, ranks)->post(0);
+      EXPECT_TRUE(torch::equal(channel(ranks - 1, ranks)->take(0).values.at(0), sent));
+    }
+    EXPECT_FALSE(transport->end_step());
+  }
 }
 
 }  // namespace

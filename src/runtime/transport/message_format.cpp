@@ -1,5 +1,6 @@
 #include "runtime/transport/message_format.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -23,6 +24,11 @@ std::size_t bytes_of(const Layout::Slot& slot) {
   std::size_t bytes = c10::elementSize(slot.dtype);
   for (const std::int64_t size : slot.sizes) bytes *= static_cast<std::size_t>(size);
   return bytes;
+}
+
+void check_dense(const at::Tensor& value) {
+  if (value.layout() == at::kStrided && !c10::isQIntType(value.scalar_type())) return;
+  throw Error("only dense tensors can be sent to another process, not " + to_text(value));
 }
 
 /// Writes numbers one after the other.
@@ -93,26 +99,50 @@ std::size_t layout_bytes(const Layout& layout) {
   return numbers * sizeof(std::int64_t);
 }
 
+void write_layout(const Layout& layout, std::byte* to) {
+  Writer writer(to);
+  writer.number(static_cast<std::int64_t>(layout.slots.size()));
+  for (const Layout::Slot& slot : layout.slots) {
+    writer.number(slot.present ? 1 : 0);
+    writer.number(static_cast<std::int64_t>(slot.dtype));
+    writer.number(slot.requires_grad ? 1 : 0);
+    writer.number(static_cast<std::int64_t>(slot.device));
+    writer.number(static_cast<std::int64_t>(slot.sizes.size()));
+    for (const std::int64_t size : slot.sizes) writer.number(size);
+  }
+}
+
+at::Tensor pack_on(c10::Device device, const Values& values, const Layout& layout) {
+  const at::AutoGradMode no_grad(false);
+  const auto total = static_cast<std::int64_t>(layout.payload_bytes());
+  for (const at::Tensor& value : values) {
+    if (!value.defined()) continue;
+    check_dense(value);
+    const bool is_all = total > 0 && value.device() == device && value.is_contiguous() && !value.is_conj() &&
+                        !value.is_neg() && static_cast<std::int64_t>(value.nbytes()) == total;
+    if (is_all) return value.detach().view({-1}).view(at::kByte);
+  }
+  const at::Tensor all = at::empty({total}, at::TensorOptions(device).dtype(at::kByte));
+  std::int64_t offset = 0;
+  for (std::size_t at = 0; at < values.size(); ++at) {
+    const auto bytes = static_cast<std::int64_t>(bytes_of(layout.slots[at]));
+    if (bytes > 0) {
+      all.narrow(0, offset, bytes).view(values[at].scalar_type()).copy_(values[at].detach().reshape({-1}));
+    }
+    offset += static_cast<std::int64_t>(aligned(static_cast<std::size_t>(bytes)));
+  }
+  return all;
+}
+
 void pack(const Values& values, const Layout& layout, bool with_layout, std::byte* to) {
   if (with_layout) {
-    Writer writer(to);
-    writer.number(static_cast<std::int64_t>(layout.slots.size()));
-    for (const Layout::Slot& slot : layout.slots) {
-      writer.number(slot.present ? 1 : 0);
-      writer.number(static_cast<std::int64_t>(slot.dtype));
-      writer.number(slot.requires_grad ? 1 : 0);
-      writer.number(static_cast<std::int64_t>(slot.device));
-      writer.number(static_cast<std::int64_t>(slot.sizes.size()));
-      for (const std::int64_t size : slot.sizes) writer.number(size);
-    }
+    write_layout(layout, to);
     to += aligned(layout_bytes(layout));
   }
   for (std::size_t at = 0; at < values.size(); ++at) {
     const at::Tensor& value = values[at];
     if (!value.defined()) continue;
-    if (value.layout() != at::kStrided || c10::isQIntType(value.scalar_type())) {
-      throw Error("only dense tensors can be sent to another process, not " + to_text(value));
-    }
+    check_dense(value);
     const std::size_t bytes = bytes_of(layout.slots[at]);
     if (bytes > 0) std::memcpy(to, value.detach().cpu().contiguous().const_data_ptr(), bytes);
     to += aligned(bytes);
@@ -151,8 +181,10 @@ Values unpack(const at::Tensor& buffer, std::size_t offset, const Layout& layout
   for (std::size_t at = 0; at < layout.slots.size(); ++at) {
     const Layout::Slot& slot = layout.slots[at];
     if (!slot.present) continue;
-    values[at] =
-        at::from_blob(from, slot.sizes, [buffer](void*) {}, at::TensorOptions(slot.dtype)).to(slot.device);
+    // Not as views, of which a change to one would be a change to all.
+    const auto options = at::TensorOptions(buffer.device()).dtype(slot.dtype);
+    values[at] = at::from_blob(from, slot.sizes, [buffer](void*) {}, options, buffer.device());
+    if (slot.device != buffer.device().type()) values[at] = values[at].to(slot.device);
     if (slot.requires_grad) values[at].set_requires_grad(true);
     from += aligned(bytes_of(slot));
   }

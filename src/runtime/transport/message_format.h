@@ -58,11 +58,15 @@ inline constexpr std::size_t kAlignment = 64;
 /// Throws Error for a value that is not a dense tensor.
 void pack(const Values& values, const Layout& layout, bool with_layout, std::byte* to);
 
+/// The values alone, in the same places, in memory of a device; perhaps that of a single value.
+at::Tensor pack_on(c10::Device device, const Values& values, const Layout& layout);
+
 std::size_t layout_bytes(const Layout& layout);
+void write_layout(const Layout& layout, std::byte* to);
 /// Throws Error for bytes that are no layout.
 Layout read_layout(const std::byte* from, std::size_t size);
 
-/// The values; those on the CPU share `buffer`'s memory from `offset` on.
+/// The values; those of the buffer's device share its memory from `offset` on.
 /// Throws Error where the buffer is too small.
 Values unpack(const at::Tensor& buffer, std::size_t offset, const Layout& layout);
 

@@ -1,8 +1,12 @@
 #include "runtime/world/nccl.h"
 
+#include <utility>
+
 #include "pipewright/base/error.h"
 
 #ifdef USE_C10D_NCCL
+#include <ATen/cuda/CUDAContext.h>
+#include <torch/cuda.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -10,18 +14,46 @@ namespace pipewright {
 
 #ifdef USE_C10D_NCCL
 
+namespace {
+
+class QuietNccl final : public c10d::ProcessGroupNCCL {
+ public:
+  QuietNccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+            c10::intrusive_ptr<Options> options)
+      : ProcessGroupNCCL(store, rank, size, std::move(options)) {
+    asyncErrorHandling_ = c10d::NoHandling;  // it would end the process
+  }
+};
+
+}  // namespace
+
 bool has_nccl() { return true; }
+
+std::vector<std::string> visible_devices() {
+  std::vector<std::string> names;
+  for (int at = 0; at < static_cast<int>(torch::cuda::device_count()); ++at) {
+    std::string name;
+    for (const char byte : at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(at))->uuid.bytes) {
+      name += std::to_string(static_cast<unsigned char>(byte)) + ".";
+    }
+    names.push_back(std::move(name));
+  }
+  return names;
+}
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                   int size, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+  options->is_high_priority_stream = true;  // what others wait for goes before what this process computes
+  return c10::make_intrusive<QuietNccl>(store, rank, size, std::move(options));
 }
 
 #else
 
 bool has_nccl() { return false; }
+
+std::vector<std::string> visible_devices() { return {}; }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& /*store*/,
                                                   int /*rank*/, int /*size*/,

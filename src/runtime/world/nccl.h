@@ -4,13 +4,19 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <string>
+#include <vector>
 
 namespace pipewright {
 
 /// False where libtorch, or this library, was built without NCCL.
 bool has_nccl();
 
-/// A process group over NCCL, for tensors on CUDA devices. REQUIRES: has_nccl().
+/// The CUDA devices that this process can use, by names that no two devices share; none without NCCL.
+std::vector<std::string> visible_devices();
+
+/// A process group over NCCL, for tensors on CUDA devices, that leaves it to others to do something about
+/// failures. REQUIRES: has_nccl().
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                   int size, std::chrono::milliseconds timeout);
 

@@ -1,6 +1,5 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/cuda.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -8,8 +7,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <set>
+#include <sstream>
+#include <thread>
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
@@ -116,6 +119,7 @@ World::Impl::~Impl() {
             "process " + std::to_string(options_.rank) + " has left because of an error of its own"});
   }
   watch_.reset();
+  abort_nccl();  // their end would wait for that of others
   if (!failure()) return;
   abandon(std::move(control_));
   for (auto& [name, group] : groups_) abandon(std::move(group));
@@ -172,35 +176,69 @@ void World::Impl::wait_until_told() noexcept {
 }
 
 bool World::Impl::has_device_each() {
-  const auto devices = has_nccl() ? static_cast<int>(torch::cuda::device_count()) : 0;
-  std::map<std::string, int> free;  // by machine
-  bool enough = true;
-  for (const std::string& each : all_gather(running_system() + std::to_string(devices))) {
-    int& left = free.emplace(each, std::stoi(each.substr(running_system().size()))).first->second;
-    enough &= left-- > 0;
-  }
-  return enough;
+  // What NCCL takes for the name of a machine.
+  const char* const given = std::getenv("NCCL_HOSTID");
+  const std::string machine = given ? given : running_system();
+  std::string own;
+  for (const std::string& device : visible_devices()) own += machine + " " + device + "\n";
+  std::set<std::string> taken;
+  const auto takes_one = [&taken](const std::string& visible) {
+    std::istringstream lines(visible);
+    for (std::string device; std::getline(lines, device);) {
+      if (taken.insert(device).second) return true;
+    }
+    return false;
+  };
+  return std::ranges::all_of(all_gather(own), takes_one);
 }
 
-c10d::Backend& World::Impl::group(const std::string& name, const std::vector<int>& processes,
-                                  at::DeviceType device) {
+void World::Impl::abort_nccl() {
+  std::vector<c10::intrusive_ptr<c10d::Backend>> all;
+  {
+    const std::lock_guard lock(groups_mutex_);
+    for (const auto& [key, group] : groups_) {
+      if (group && group->getBackendName() == "nccl") all.push_back(group);
+    }
+  }
+  // At once: what one of them does at its end waits for the device, which may wait for the end of another.
+  std::vector<std::thread> aborts;
+  aborts.reserve(all.size());
+  for (const auto& group : all) {
+    aborts.emplace_back([group] {
+      try {
+        group->abort();
+      } catch (const std::exception&) {
+        return;  // it is over all the same
+      }
+    });
+  }
+  for (std::thread& each : aborts) each.join();
+}
+
+c10::intrusive_ptr<c10d::Backend> World::Impl::group(const std::string& name,
+                                                     const std::vector<int>& processes,
+                                                     at::DeviceType device) {
   const bool nccl = device == at::kCUDA && uses_nccl_;
   std::string key = "group/" + name + (nccl ? "/nccl" : "/gloo");
   for (const int process : processes) key += "/" + std::to_string(process);
-  c10::intrusive_ptr<c10d::Backend>& group = groups_[key];
-  if (!group) {
-    const auto own = std::ranges::find(processes, options_.rank);
-    const auto rank = static_cast<int>(own - processes.begin());
-    const auto size = static_cast<int>(processes.size());
-    try {
-      group = nccl ? make_nccl_group(c10::make_intrusive<c10d::PrefixStore>(key, store_), rank, size,
-                                     options_.timeout)
-                   : make_group(store_, key, rank, size, options_);
-    } catch (const std::exception& error) {
-      fail(Notice::Kind::Lost, "the processes have lost each other: " + connection_reason(error.what()));
-    }
+  {
+    const std::lock_guard lock(groups_mutex_);
+    const auto found = groups_.find(key);
+    if (found != groups_.end()) return found->second;
   }
-  return *group;
+  const auto own = std::ranges::find(processes, options_.rank);
+  const auto rank = static_cast<int>(own - processes.begin());
+  const auto size = static_cast<int>(processes.size());
+  c10::intrusive_ptr<c10d::Backend> group;
+  try {
+    group = nccl ? make_nccl_group(c10::make_intrusive<c10d::PrefixStore>(key, store_), rank, size,
+                                   options_.timeout)
+                 : make_group(store_, key, rank, size, options_);
+  } catch (const std::exception& error) {
+    fail(Notice::Kind::Lost, "the processes have lost each other: " + connection_reason(error.what()));
+  }
+  const std::lock_guard lock(groups_mutex_);
+  return groups_.emplace(key, std::move(group)).first->second;
 }
 
 int World::Impl::reserve_tags(int count) { return std::exchange(next_tag_, next_tag_ + count); }
@@ -280,11 +318,14 @@ void World::Impl::finish(const c10::intrusive_ptr<c10d::Work>& work) {
 }
 
 void World::Impl::tell(const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  if (failure_) return;
-  failure_ = text;
-  for (const auto& [id, observer] : observers_) observer.failed(text);
-  waits_->end();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = text;
+    for (const auto& [id, observer] : observers_) observer.failed(text);
+    waits_->end();
+  }
+  abort_nccl();
 }
 
 World::World(const WorldOptions& options) : impl_(std::make_unique<Impl>(options)) {}

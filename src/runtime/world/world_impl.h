@@ -41,7 +41,10 @@ class World::Impl {
 
   /// For what some of the processes, of which this is one, do together with tensors on devices of that type;
   /// ranked as they are listed. All of them ask for it at the same point.
-  c10d::Backend& group(const std::string& name, const std::vector<int>& processes, at::DeviceType device);
+  c10::intrusive_ptr<c10d::Backend> group(const std::string& name, const std::vector<int>& processes,
+                                          at::DeviceType device);
+  /// Whether those for CUDA devices are NCCL's.
+  bool uses_nccl() const { return uses_nccl_; }
 
   /// A range of message tags that nobody else uses: the same in every process,
   /// because all ask in the same order.
@@ -94,12 +97,15 @@ class World::Impl {
   [[noreturn]] void fail(Notice::Kind kind, const std::string& what);
   /// Whether every process can have a CUDA device of its own, as NCCL demands. All processes ask.
   bool has_device_each();
+  /// Ends what is under way on devices, so that they can be waited for. From any thread.
+  void abort_nccl();
 
   WorldOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Backend> messages_;
   std::mutex messages_mutex_;
   c10::intrusive_ptr<c10d::Backend> control_;
+  std::mutex groups_mutex_;
   std::map<std::string, c10::intrusive_ptr<c10d::Backend>> groups_;
   bool uses_nccl_ = false;
   int next_tag_ = 0;

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "pipewright/runtime/world.h"
+#include "pipewright/schedule/schedule.h"
+#include "runtime/device/rank_devices.h"
+#include "runtime/transport/direct_channel.h"
+#include "runtime/world/mesh.h"
+
+namespace pipewright {
+
+/// By replica and the stages from and to which a channel leads: those of this process that have one.
+using Carriers = std::map<std::tuple<int, Stage, Stage>, Carrier>;
+
+/// NCCL for the channels between two processes whose ends are both on CUDA devices; none where processes
+/// share a device. All processes call it at the same point. `devices`: of this one's ranks.
+Carriers open_carriers(World& world, const Mesh& mesh, const Schedule& plan, const RankDevices& devices);
+
+}  // namespace pipewright
