@@ -60,16 +60,16 @@ void PlanRunner::run_serially(Step& step) {
 void PlanRunner::begin(std::span<Step> steps) {
   transport_.begin_step(steps.front().trace);
   data_parallel_.begin_step();
-  const Clock::time_point start = Clock::now();
-  starts_.clear();
+  start_ = Clock::now();
+  clocks_.clear();
   for (Step& step : steps) {
-    step.start = start;
+    step.start = start_;
     step.number = recorder_.step();
   }
   if (!steps.front().trace) return;
   for (const auto& executor : executors_) {
     const c10::Device device = executor->device();
-    if (!device.is_cpu() && !starts_.contains(device)) starts_[device] = mark(device, Timed::Yes);
+    if (!device.is_cpu()) clocks_.try_emplace(device, device);
   }
 }
 
@@ -114,13 +114,13 @@ Timeline PlanRunner::take_timeline() {
   Timeline timeline{
       .ranks = {}, .placement = plan_.placement, .microbatches = plan_.microbatches, .skips = plan_.skips};
   timeline.ranks.resize(plan_.ranks.size());
-  for (const auto& [device, start] : starts_) wait_until_done(device);
+  for (auto& [device, clock] : clocks_) clock.compare(start_);
   for (const auto& executor : executors_) {
     const Position position = executor->position();
     if (position.replica != 0) continue;
-    const auto start = starts_.find(executor->device());
+    const auto clock = clocks_.find(executor->device());
     timeline.ranks[static_cast<std::size_t>(position.rank)] =
-        executor->take_trace(start == starts_.end() ? nullptr : start->second);
+        executor->take_trace(clock == clocks_.end() ? nullptr : &clock->second);
   }
   return timeline;
 }

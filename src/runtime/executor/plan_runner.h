@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pipewright/schedule/schedule.h"
+#include "runtime/device/device_clock.h"
 #include "runtime/executor/rank_executor.h"
 #include "runtime/executor/serial_order.h"
 #include "runtime/flight/flight_recorder.h"
@@ -61,7 +62,8 @@ class PlanRunner {
   Failure& failure_;
   std::vector<std::unique_ptr<RankExecutor>> executors_;  // of the local positions
   std::vector<Turn> serial_;                              // the order of run_serially, once it was needed
-  std::unordered_map<c10::Device, Mark> starts_;          // of the last step, where it was traced
+  Clock::time_point start_;                               // of the last step
+  std::unordered_map<c10::Device, DeviceClock> clocks_;   // where it was traced
 };
 
 }  // namespace pipewright

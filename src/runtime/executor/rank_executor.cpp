@@ -171,12 +171,12 @@ void RankExecutor::begin(Step& step, bool alone) {
   if (!device_.is_cpu()) marks_.resize(actions.size());
 }
 
-std::vector<TimedAction> RankExecutor::take_trace(const Mark& start) {
+std::vector<TimedAction> RankExecutor::take_trace(const DeviceClock* clock) {
   for (std::size_t at = 0; at < marks_.size(); ++at) {
     const auto [begun, ended] = std::exchange(marks_[at], {});
-    if (!start || !begun || !ended) continue;
-    trace_[at].start = milliseconds_between(*start, *begun);
-    trace_[at].end = std::max(trace_[at].start, milliseconds_between(*start, *ended));
+    if (!clock || !begun || !ended) continue;
+    trace_[at].start = clock->milliseconds(*begun);
+    trace_[at].end = std::max(trace_[at].start, clock->milliseconds(*ended));
   }
   return std::move(trace_);
 }
@@ -337,7 +337,7 @@ Values RankExecutor::take(const Instruction& instruction, const Way& way, Values
     const std::size_t received = way.receives[instruction.action.microbatch];
     TimedAction& receive = trace_[received];
     receive.end = std::max(receive.start, milliseconds_since(step_->start, message.arrived));
-    if (!marks_.empty() && message.given) marks_[received].end = message.given;
+    if (!marks_.empty()) marks_[received].end = message.given ? message.given : mark(device_, Timed::Yes);
   }
   return std::move(message.values);
 }

@@ -12,6 +12,7 @@
 #include "pipewright/schedule/timeline.h"
 #include "runtime/backward/backward.h"
 #include "runtime/collective/data_parallel.h"
+#include "runtime/device/device_clock.h"
 #include "runtime/device/rank_devices.h"
 #include "runtime/device/streams.h"
 #include "runtime/executor/handlers.h"
@@ -58,8 +59,8 @@ class RankExecutor {
 
   /// Of the last step.
   int peak_live() const { return peak_live_; }
-  /// `start`: of the step on this rank's device, null for the CPU. REQUIRES: the device has done everything.
-  std::vector<TimedAction> take_trace(const Mark& start);
+  /// `clock`: of this rank's device, null for the CPU.
+  std::vector<TimedAction> take_trace(const DeviceClock* clock);
 
   /// Stages whose I ran the whole backward, with the reason.
   std::map<Stage, std::string> unsplit_stages() const;

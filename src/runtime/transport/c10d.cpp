@@ -47,6 +47,7 @@ class C10dTransport final : public Transport {
     inproc_->begin_step(trace);
     for (const auto& [tag, sender] : senders_) sender->begin_step();
     for (const auto& [tag, sender] : direct_senders_) sender->begin_step();
+    for (const auto& [tag, receiver] : direct_receivers_) receiver->begin_step(trace);
   }
 
   std::optional<Undelivered> end_step() override {

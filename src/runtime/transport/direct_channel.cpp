@@ -122,9 +122,9 @@ std::exception_ptr DirectSender::deliver(const Outgoing& message) {
   write_layout(message.layout, static_cast<std::byte*>(header.data_ptr()));
   headers_->send(message.microbatch, {header}, message.number);
   if (!work) return nullptr;
-  if (auto error = wait(work, message.microbatch)) return error;
-  // Of a device, that was only put before what this thread's stream does next.
-  if (id_.from_device.is_cpu() || reached(mark(id_.from_device, Timed::No))) return nullptr;
+  if (id_.from_device.is_cpu()) return wait(work, message.microbatch);
+  work->wait();  // what this thread's stream does next does
+  if (reached(mark(id_.from_device, Timed::No))) return nullptr;
   return not_taken_in_time(connection_.timeout, id_, message.microbatch);
 }
 
@@ -163,6 +163,8 @@ DirectReceiver::DirectReceiver(const ChannelId& id, Connection& connection, Carr
 
 DirectReceiver::~DirectReceiver() { thread_.join(); }
 
+void DirectReceiver::begin_step(bool trace) { traced_ = trace; }
+
 void DirectReceiver::send(Microbatch /*microbatch*/, Values /*values*/, std::size_t /*taken_before*/) {
   throw Error("this end of a channel only receives");
 }
@@ -194,8 +196,14 @@ Message DirectReceiver::take(Microbatch microbatch) {
       connection_.fail(id_, process_, why.what());
     }
   }
-  if (!id_.to_device.is_cpu()) keep_for({message.payload}, current_stream(id_.to_device));
-  return {.values = unpack(message.payload, 0, message.layout), .arrived = message.arrived};
+  if (message.given) {
+    const c10::Stream current = current_stream(id_.to_device);
+    message.given->block(current);
+    keep_for({message.payload}, current);
+  }
+  return {.values = unpack(message.payload, 0, message.layout),
+          .given = message.given,
+          .arrived = message.arrived};
 }
 
 void DirectReceiver::abort() {
@@ -248,6 +256,7 @@ DirectReceiver::Incoming DirectReceiver::receive(Microbatch microbatch) {
                                          header.at(0).nbytes()),
                    .payload = {},
                    .work = {},
+                   .given = {},
                    .arrived = {}};
   message.payload = at::empty({static_cast<std::int64_t>(message.layout.payload_bytes())},
                               at::TensorOptions(id_.to_device).dtype(at::kByte));
@@ -258,6 +267,10 @@ DirectReceiver::Incoming DirectReceiver::receive(Microbatch microbatch) {
     } catch (const std::exception& why) {
       connection_.fail(id_, process_, why.what());
     }
+  }
+  if (!id_.to_device.is_cpu()) {
+    if (message.work) std::exchange(message.work, {})->wait();  // what this thread's stream does next does
+    message.given = mark(id_.to_device, traced_ ? Timed::Yes : Timed::No);
   }
   message.arrived = Clock::now();
   return message;

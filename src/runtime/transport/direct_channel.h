@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -57,6 +58,7 @@ class DirectSender final : public Channel {
   void serve();
   /// What went wrong, else null. Throws Stopped.
   std::exception_ptr deliver(const Outgoing& message);
+  /// The same for what the host waits for.
   std::exception_ptr wait(const WorkPtr& work, Microbatch microbatch);
   /// Whether it was reached before the time-out.
   bool reached(const Mark& point) const;
@@ -86,6 +88,7 @@ class DirectReceiver final : public Channel {
   DirectReceiver(const DirectReceiver&) = delete;
   DirectReceiver& operator=(const DirectReceiver&) = delete;
 
+  void begin_step(bool trace);
   void send(Microbatch microbatch, Values values, std::size_t taken_before) override;
   void post(Microbatch microbatch) override;
   Message take(Microbatch microbatch) override;
@@ -103,7 +106,8 @@ class DirectReceiver final : public Channel {
   struct Incoming {
     Layout layout;
     at::Tensor payload;
-    WorkPtr work;  // null where there is nothing to carry
+    WorkPtr work;  // until it is done; null where the device knows
+    Mark given;    // null on the CPU
     Clock::time_point arrived;
   };
 
@@ -116,6 +120,7 @@ class DirectReceiver final : public Channel {
   const std::shared_ptr<HostReceiver> headers_;
   const int process_;
   const int tag_;
+  std::atomic<bool> traced_ = false;
 
   std::mutex mutex_;  // what follows
   std::condition_variable changed_;

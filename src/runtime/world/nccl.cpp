@@ -1,5 +1,6 @@
 #include "runtime/world/nccl.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "pipewright/base/error.h"
@@ -29,6 +30,8 @@ class QuietNccl final : public c10d::ProcessGroupNCCL {
 
 bool has_nccl() { return true; }
 
+void hurry_nccl() { setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1", /*overwrite=*/0); }
+
 std::vector<std::string> visible_devices() {
   std::vector<std::string> names;
   for (int at = 0; at < static_cast<int>(torch::cuda::device_count()); ++at) {
@@ -52,6 +55,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d:
 #else
 
 bool has_nccl() { return false; }
+
+void hurry_nccl() {}
 
 std::vector<std::string> visible_devices() { return {}; }
 

@@ -15,6 +15,10 @@ bool has_nccl();
 /// The CUDA devices that this process can use, by names that no two devices share; none without NCCL.
 std::vector<std::string> visible_devices();
 
+/// For the whole process, where its environment does not say otherwise, before there are groups: one that has
+/// failed is not held up for minutes, so that files about it could be written.
+void hurry_nccl();
+
 /// A process group over NCCL, for tensors on CUDA devices, that leaves it to others to do something about
 /// failures. REQUIRES: has_nccl().
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,

@@ -93,6 +93,7 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)), patience
   struct sigaction before{};
   if (sigaction(SIGPIPE, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
     std::signal(SIGPIPE, SIG_IGN);
+  hurry_nccl();
   for (int rank = 0; rank < options_.size; ++rank) all_processes_.push_back(rank);
   store_ = c10::make_intrusive<c10d::PrefixStore>("pipewright/" + options_.attempt, connect_store(options_));
   try {
