@@ -88,7 +88,8 @@ class C10dTransport final : public Transport {
     if (!sender) sender = std::make_shared<HostSender>(id, connection_, to, tag);
     if (!carrier) return sender;
     std::shared_ptr<DirectSender>& direct = direct_senders_[tag];
-    if (!direct) direct = std::make_shared<DirectSender>(id, connection_, carrier, sender, to, tag + 2);
+    if (!direct)
+      direct = std::make_shared<DirectSender>(DirectLink{id, connection_, carrier, to, tag + 2}, sender);
     return direct;
   }
 
@@ -102,7 +103,8 @@ class C10dTransport final : public Transport {
     std::shared_ptr<DirectReceiver>& direct = direct_receivers_[tag];
     if (!direct) {
       auto headers = std::make_shared<HostReceiver>(id, connection_, from, tag, kForever);
-      direct = std::make_shared<DirectReceiver>(id, connection_, carrier, std::move(headers), from, tag + 2);
+      direct = std::make_shared<DirectReceiver>(DirectLink{id, connection_, carrier, from, tag + 2},
+                                                std::move(headers));
     }
     return direct;
   }

@@ -32,29 +32,22 @@ at::Tensor make_word() { return at::empty({1}, at::kByte); }
 
 }  // namespace
 
-DirectSender::DirectSender(const ChannelId& id, Connection& connection, Carrier carrier,
-                           std::shared_ptr<HostSender> headers, int process, int tag)
-    : id_(id),
-      connection_(connection),
-      carrier_(std::move(carrier)),
-      headers_(std::move(headers)),
-      process_(process),
-      tag_(tag),
-      thread_([this] { serve(); }) {}
+DirectSender::DirectSender(DirectLink link, std::shared_ptr<HostSender> headers)
+    : link_(std::move(link)), headers_(std::move(headers)), thread_([this] { serve(); }) {}
 
 DirectSender::~DirectSender() { thread_.join(); }
 
 void DirectSender::begin_step() { sent_ = 0; }
 
 void DirectSender::send(Microbatch microbatch, Values values, std::size_t /*taken_before*/) {
-  if (connection_.aborted) throw Stopped();
+  if (link_.connection.aborted) throw Stopped();
   Outgoing message{.microbatch = microbatch,
                    .number = sent_++,
                    .layout = Layout::of(values),
                    .payload = {},
                    .computed = {}};
-  message.payload = pack_on(id_.from_device, values, message.layout);
-  if (!id_.from_device.is_cpu()) message.computed = mark(id_.from_device, Timed::No);
+  message.payload = pack_on(link_.id.from_device, values, message.layout);
+  if (!link_.id.from_device.is_cpu()) message.computed = mark(link_.id.from_device, Timed::No);
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(message));
@@ -66,8 +59,8 @@ Message DirectSender::take(Microbatch /*microbatch*/) { throw Error("this end of
 
 std::optional<Undelivered> DirectSender::wait_all() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return connection_.aborted || queue_.empty(); });
-  if (connection_.aborted) throw Stopped();
+  changed_.wait(lock, [this] { return link_.connection.aborted || queue_.empty(); });
+  if (link_.connection.aborted) throw Stopped();
   return std::exchange(lost_, std::nullopt);
 }
 
@@ -78,11 +71,11 @@ void DirectSender::abort() {
 }
 
 void DirectSender::serve() {
-  const OwnStream stream(id_.from_device);
+  const OwnStream stream(link_.id.from_device);
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return connection_.aborted || !queue_.empty(); });
-    if (connection_.aborted) return;
+    changed_.wait(lock, [this] { return link_.connection.aborted || !queue_.empty(); });
+    if (link_.connection.aborted) return;
     const Outgoing message = queue_.front();
     lock.unlock();
     std::exception_ptr error;
@@ -94,7 +87,7 @@ void DirectSender::serve() {
       error = std::current_exception();
     }
     lock.lock();
-    if (error && !lost_) lost_ = Undelivered{id_, message.microbatch, error};
+    if (error && !lost_) lost_ = Undelivered{link_.id, message.microbatch, error};
     queue_.pop_front();
     changed_.notify_all();
   }
@@ -102,64 +95,58 @@ void DirectSender::serve() {
 
 std::exception_ptr DirectSender::deliver(const Outgoing& message) {
   const at::Tensor word = make_word();
-  if (auto error = wait(connection_.start_receive(id_, word, process_, tag_), message.microbatch))
+  if (auto error =
+          wait(link_.connection.start_receive(link_.id, word, link_.process, link_.tag), message.microbatch))
     return error;
   if (!reached(message.computed)) {
-    return std::make_exception_ptr(
-        TimeoutError("the " + to_text(id_) + " for microbatch " + std::to_string(message.microbatch) +
-                     " were not computed within " + std::to_string(connection_.timeout.count()) + " ms"));
+    return std::make_exception_ptr(TimeoutError(
+        "the " + to_text(link_.id) + " for microbatch " + std::to_string(message.microbatch) +
+        " were not computed within " + std::to_string(link_.connection.timeout.count()) + " ms"));
   }
   WorkPtr work;
   if (message.payload.numel() > 0) {
     std::vector<at::Tensor> tensors = {message.payload};
     try {
-      work = carrier_->send(tensors, 1, 0);
+      work = link_.carrier->send(tensors, 1, 0);
     } catch (const std::exception& why) {
-      connection_.fail(id_, process_, why.what());
+      link_.connection.fail(link_.id, link_.process, why.what());
     }
   }
   const at::Tensor header = at::empty({static_cast<std::int64_t>(layout_bytes(message.layout))}, at::kByte);
   write_layout(message.layout, static_cast<std::byte*>(header.data_ptr()));
   headers_->send(message.microbatch, {header}, message.number);
   if (!work) return nullptr;
-  if (id_.from_device.is_cpu()) return wait(work, message.microbatch);
+  if (link_.id.from_device.is_cpu()) return wait(work, message.microbatch);
   work->wait();  // what this thread's stream does next does
-  if (reached(mark(id_.from_device, Timed::No))) return nullptr;
-  return not_taken_in_time(connection_.timeout, id_, message.microbatch);
+  if (reached(mark(link_.id.from_device, Timed::No))) return nullptr;
+  return not_taken_in_time(link_.connection.timeout, link_.id, message.microbatch);
 }
 
 std::exception_ptr DirectSender::wait(const WorkPtr& work, Microbatch microbatch) {
   {
     const std::lock_guard lock(mutex_);
     waits_for_ = work;
-    if (connection_.aborted) throw Stopped();
+    if (link_.connection.aborted) throw Stopped();
   }
-  const std::exception_ptr error = wait_for_receiver(*work, connection_.timeout, id_, microbatch);
+  const std::exception_ptr error = wait_for_receiver(*work, link_.connection.timeout, link_.id, microbatch);
   const std::lock_guard lock(mutex_);
   waits_for_.reset();
-  if (connection_.aborted) throw Stopped();
+  if (link_.connection.aborted) throw Stopped();
   return error;
 }
 
 bool DirectSender::reached(const Mark& point) const {
-  const auto end = Clock::now() + connection_.timeout;
+  const auto end = Clock::now() + link_.connection.timeout;
   while (point && !point->query()) {
-    if (connection_.aborted) throw Stopped();
+    if (link_.connection.aborted) throw Stopped();
     if (Clock::now() > end) return false;
     std::this_thread::sleep_for(kPoll);
   }
   return true;
 }
 
-DirectReceiver::DirectReceiver(const ChannelId& id, Connection& connection, Carrier carrier,
-                               std::shared_ptr<HostReceiver> headers, int process, int tag)
-    : id_(id),
-      connection_(connection),
-      carrier_(std::move(carrier)),
-      headers_(std::move(headers)),
-      process_(process),
-      tag_(tag),
-      thread_([this] { serve(); }) {}
+DirectReceiver::DirectReceiver(DirectLink link, std::shared_ptr<HostReceiver> headers)
+    : link_(std::move(link)), headers_(std::move(headers)), thread_([this] { serve(); }) {}
 
 DirectReceiver::~DirectReceiver() { thread_.join(); }
 
@@ -170,7 +157,7 @@ void DirectReceiver::send(Microbatch /*microbatch*/, Values /*values*/, std::siz
 }
 
 void DirectReceiver::post(Microbatch microbatch) {
-  WorkPtr word = connection_.start_send(id_, make_word(), process_, tag_);
+  WorkPtr word = link_.connection.start_send(link_.id, make_word(), link_.process, link_.tag);
   {
     const std::lock_guard lock(mutex_);
     posted_.push_back({microbatch, std::move(word)});
@@ -180,10 +167,11 @@ void DirectReceiver::post(Microbatch microbatch) {
 
 Message DirectReceiver::take(Microbatch microbatch) {
   std::unique_lock lock(mutex_);
-  const bool in_time = changed_.wait_for(
-      lock, connection_.timeout, [this] { return connection_.aborted || error_ || !incoming_.empty(); });
-  if (connection_.aborted) throw Stopped();
-  if (!in_time) throw not_sent_in_time(connection_.timeout, id_, process_, microbatch);
+  const bool in_time = changed_.wait_for(lock, link_.connection.timeout, [this] {
+    return link_.connection.aborted || error_ || !incoming_.empty();
+  });
+  if (link_.connection.aborted) throw Stopped();
+  if (!in_time) throw not_sent_in_time(link_.connection.timeout, link_.id, link_.process, microbatch);
   if (incoming_.empty()) std::rethrow_exception(error_);
   const Incoming message = std::move(incoming_.front());
   incoming_.pop_front();
@@ -191,13 +179,13 @@ Message DirectReceiver::take(Microbatch microbatch) {
   lock.unlock();
   if (message.work) {
     try {
-      if (!message.work->wait(connection_.timeout)) throw Stopped();
+      if (!message.work->wait(link_.connection.timeout)) throw Stopped();
     } catch (const std::exception& why) {
-      connection_.fail(id_, process_, why.what());
+      link_.connection.fail(link_.id, link_.process, why.what());
     }
   }
   if (message.given) {
-    const c10::Stream current = current_stream(id_.to_device);
+    const c10::Stream current = current_stream(link_.id.to_device);
     message.given->block(current);
     keep_for({message.payload}, current);
   }
@@ -225,11 +213,11 @@ void DirectReceiver::take_rest() {
 }
 
 void DirectReceiver::serve() {
-  const OwnStream stream(id_.to_device);
+  const OwnStream stream(link_.id.to_device);
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return connection_.aborted || incoming_.size() < posted_.size(); });
-    if (connection_.aborted) return;
+    changed_.wait(lock, [this] { return link_.connection.aborted || incoming_.size() < posted_.size(); });
+    if (link_.connection.aborted) return;
     const Microbatch microbatch = posted_[incoming_.size()].microbatch;
     lock.unlock();
     std::optional<Incoming> message;
@@ -259,18 +247,18 @@ DirectReceiver::Incoming DirectReceiver::receive(Microbatch microbatch) {
                    .given = {},
                    .arrived = {}};
   message.payload = at::empty({static_cast<std::int64_t>(message.layout.payload_bytes())},
-                              at::TensorOptions(id_.to_device).dtype(at::kByte));
+                              at::TensorOptions(link_.id.to_device).dtype(at::kByte));
   if (message.payload.numel() > 0) {
     std::vector<at::Tensor> tensors = {message.payload};
     try {
-      message.work = carrier_->recv(tensors, 0, 0);
+      message.work = link_.carrier->recv(tensors, 0, 0);
     } catch (const std::exception& why) {
-      connection_.fail(id_, process_, why.what());
+      link_.connection.fail(link_.id, link_.process, why.what());
     }
   }
-  if (!id_.to_device.is_cpu()) {
+  if (!link_.id.to_device.is_cpu()) {
     if (message.work) std::exchange(message.work, {})->wait();  // what this thread's stream does next does
-    message.given = mark(id_.to_device, traced_ ? Timed::Yes : Timed::No);
+    message.given = mark(link_.id.to_device, traced_ ? Timed::Yes : Timed::No);
   }
   message.arrived = Clock::now();
   return message;

@@ -27,11 +27,19 @@ namespace pipewright {
 /// A process group of two, the sender first, that nobody else uses, which has carried something already.
 using Carrier = c10::intrusive_ptr<c10d::Backend>;
 
+/// What both ends of a channel know of it.
+struct DirectLink {
+  ChannelId id;
+  Connection& connection;
+  Carrier carrier;
+  int process;  // of the other end
+  int tag;      // of the receiver's word
+};
+
 class DirectSender final : public Channel {
  public:
-  /// `headers`: to the same receiver. The receiver's word comes with `tag`.
-  DirectSender(const ChannelId& id, Connection& connection, Carrier carrier,
-               std::shared_ptr<HostSender> headers, int process, int tag);
+  /// `headers`: to the same receiver.
+  DirectSender(DirectLink link, std::shared_ptr<HostSender> headers);
   ~DirectSender() override;
   DirectSender(const DirectSender&) = delete;
   DirectSender& operator=(const DirectSender&) = delete;
@@ -63,12 +71,8 @@ class DirectSender final : public Channel {
   /// Whether it was reached before the time-out.
   bool reached(const Mark& point) const;
 
-  const ChannelId id_;
-  Connection& connection_;
-  const Carrier carrier_;
+  const DirectLink link_;
   const std::shared_ptr<HostSender> headers_;
-  const int process_;
-  const int tag_;
   std::size_t sent_ = 0;  // in this step
 
   std::mutex mutex_;  // what follows
@@ -82,8 +86,7 @@ class DirectSender final : public Channel {
 class DirectReceiver final : public Channel {
  public:
   /// `headers`: from the same sender, with a time-out that never comes.
-  DirectReceiver(const ChannelId& id, Connection& connection, Carrier carrier,
-                 std::shared_ptr<HostReceiver> headers, int process, int tag);
+  DirectReceiver(DirectLink link, std::shared_ptr<HostReceiver> headers);
   ~DirectReceiver() override;
   DirectReceiver(const DirectReceiver&) = delete;
   DirectReceiver& operator=(const DirectReceiver&) = delete;
@@ -114,12 +117,8 @@ class DirectReceiver final : public Channel {
   void serve();
   Incoming receive(Microbatch microbatch);
 
-  const ChannelId id_;
-  Connection& connection_;
-  const Carrier carrier_;
+  const DirectLink link_;
   const std::shared_ptr<HostReceiver> headers_;
-  const int process_;
-  const int tag_;
   std::atomic<bool> traced_ = false;
 
   std::mutex mutex_;  // what follows

@@ -181,7 +181,9 @@ bool World::Impl::has_device_each() {
   const char* const given = std::getenv("NCCL_HOSTID");
   const std::string machine = given ? given : running_system();
   std::string own;
-  for (const std::string& device : visible_devices()) own += machine + " " + device + "\n";
+  for (const std::string& device : visible_devices()) {
+    own.append(machine).append(" ").append(device).append("\n");
+  }
   std::set<std::string> taken;
   const auto takes_one = [&taken](const std::string& visible) {
     std::istringstream lines(visible);
