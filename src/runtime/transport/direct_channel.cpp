@@ -1,7 +1,6 @@
 #include "runtime/transport/direct_channel.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 
 #include <utility>
@@ -13,19 +12,9 @@ namespace {
 /// How often a thread looks whether a device has got somewhere.
 constexpr std::chrono::microseconds kPoll{20};
 
-/// While it lives, the calling thread gives its work to a stream of its own.
-class OwnStream {
- public:
-  explicit OwnStream(c10::Device device) {
-    if (device.is_cpu()) return;
-    device_.reset_device(device);
-    stream_.reset_stream(new_stream(device));
-  }
-
- private:
-  c10::OptionalDeviceGuard device_;
-  c10::OptionalStreamGuard stream_;
-};
+std::optional<c10::Stream> own_stream(c10::Device device) {
+  return device.is_cpu() ? std::nullopt : std::optional(new_stream(device));
+}
 
 /// What says that a message can be sent.
 at::Tensor make_word() { return at::empty({1}, at::kByte); }
@@ -71,7 +60,7 @@ void DirectSender::abort() {
 }
 
 void DirectSender::serve() {
-  const OwnStream stream(link_.id.from_device);
+  const c10::OptionalStreamGuard stream(own_stream(link_.id.from_device));
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return link_.connection.aborted || !queue_.empty(); });
@@ -146,7 +135,10 @@ bool DirectSender::reached(const Mark& point) const {
 }
 
 DirectReceiver::DirectReceiver(DirectLink link, std::shared_ptr<HostReceiver> headers)
-    : link_(std::move(link)), headers_(std::move(headers)), thread_([this] { serve(); }) {}
+    : link_(std::move(link)),
+      headers_(std::move(headers)),
+      stream_(own_stream(link_.id.to_device)),
+      thread_([this] { serve(); }) {}
 
 DirectReceiver::~DirectReceiver() { thread_.join(); }
 
@@ -157,12 +149,19 @@ void DirectReceiver::send(Microbatch /*microbatch*/, Values /*values*/, std::siz
 }
 
 void DirectReceiver::post(Microbatch microbatch) {
+  at::Tensor room = make_room(room_);
   WorkPtr word = link_.connection.start_send(link_.id, make_word(), link_.process, link_.tag);
   {
     const std::lock_guard lock(mutex_);
-    posted_.push_back({microbatch, std::move(word)});
+    posted_.push_back({microbatch, std::move(room), std::move(word)});
   }
   changed_.notify_all();
+}
+
+at::Tensor DirectReceiver::make_room(std::size_t bytes) const {
+  const c10::OptionalStreamGuard stream(stream_);
+  return at::empty({static_cast<std::int64_t>(bytes)},
+                   at::TensorOptions(link_.id.to_device).dtype(at::kByte));
 }
 
 Message DirectReceiver::take(Microbatch microbatch) {
@@ -213,17 +212,19 @@ void DirectReceiver::take_rest() {
 }
 
 void DirectReceiver::serve() {
-  const OwnStream stream(link_.id.to_device);
+  const c10::OptionalStreamGuard stream(stream_);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return link_.connection.aborted || incoming_.size() < posted_.size(); });
     if (link_.connection.aborted) return;
-    const Microbatch microbatch = posted_[incoming_.size()].microbatch;
+    Posted& next = posted_[incoming_.size()];
+    const Microbatch microbatch = next.microbatch;
+    const at::Tensor room = std::move(next.room);
     lock.unlock();
     std::optional<Incoming> message;
     std::exception_ptr error;
     try {
-      message = receive(microbatch);
+      message = receive(microbatch, room);
     } catch (const Stopped&) {
       return;
     } catch (const std::exception&) {
@@ -237,17 +238,19 @@ void DirectReceiver::serve() {
   }
 }
 
-DirectReceiver::Incoming DirectReceiver::receive(Microbatch microbatch) {
+DirectReceiver::Incoming DirectReceiver::receive(Microbatch microbatch, const at::Tensor& room) {
   headers_->post(microbatch);
   const Values header = headers_->take(microbatch).values;
   Incoming message{.layout = read_layout(static_cast<const std::byte*>(header.at(0).const_data_ptr()),
                                          header.at(0).nbytes()),
-                   .payload = {},
+                   .payload = room,
                    .work = {},
                    .given = {},
                    .arrived = {}};
-  message.payload = at::empty({static_cast<std::int64_t>(message.layout.payload_bytes())},
-                              at::TensorOptions(link_.id.to_device).dtype(at::kByte));
+  if (message.layout.payload_bytes() != room.nbytes()) {
+    room_ = message.layout.payload_bytes();
+    message.payload = make_room(room_);
+  }
   if (message.payload.numel() > 0) {
     std::vector<at::Tensor> tensors = {message.payload};
     try {

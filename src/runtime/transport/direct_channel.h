@@ -22,7 +22,8 @@ namespace pipewright {
 // A carrier's kernels occupy their device until those of the other end run, and meanwhile some calls to a
 // device do not return. So neither end starts before it knows that the other will at once: the receiver says
 // that he has posted a message, then the sender starts when the values are computed, then the receiver, told
-// of it, does. Threads of the channels do that, so that nobody's order of actions matters.
+// of it, does. Threads of the channels do that, so that nobody's order of actions matters. Memory, for which
+// a device may have to be waited for, is made before that: when a message is posted.
 
 /// A process group of two, the sender first, that nobody else uses, which has carried something already.
 using Carrier = c10::intrusive_ptr<c10d::Backend>;
@@ -104,7 +105,8 @@ class DirectReceiver final : public Channel {
  private:
   struct Posted {
     Microbatch microbatch;
-    WorkPtr word;  // to the sender, until his message is there
+    at::Tensor room;  // for as much as the message before had
+    WorkPtr word;     // to the sender, until his message is there
   };
   struct Incoming {
     Layout layout;
@@ -115,11 +117,14 @@ class DirectReceiver final : public Channel {
   };
 
   void serve();
-  Incoming receive(Microbatch microbatch);
+  Incoming receive(Microbatch microbatch, const at::Tensor& room);
+  at::Tensor make_room(std::size_t bytes) const;
 
   const DirectLink link_;
   const std::shared_ptr<HostReceiver> headers_;
+  const std::optional<c10::Stream> stream_;
   std::atomic<bool> traced_ = false;
+  std::atomic<std::size_t> room_ = 0;
 
   std::mutex mutex_;  // what follows
   std::condition_variable changed_;
