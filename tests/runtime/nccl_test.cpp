@@ -23,7 +23,7 @@ class WorldNccl : public testing::Test {
   }
 
   static std::unique_ptr<Collective> collective(World& world, const std::string& name) {
-    return std::make_unique<Collective>(world, name, std::vector<int>{0}, at::kCUDA,
+    return std::make_unique<Collective>(world, name, std::vector<int>{0}, c10::Device(at::kCUDA, 0),
                                         std::chrono::seconds(60));
   }
 };
@@ -89,8 +89,7 @@ TEST_F(WorldNccl, GathersParametersAndSumsGradients) {
 TEST(NcclMessages, GoFromDeviceToDevice) {
   const std::shared_ptr<World> world = test_world();
   if (!world) GTEST_SKIP() << "it is for several processes";
-  const bool nccl = world->impl().uses_nccl();
-  if (!nccl) GTEST_SKIP() << "the processes have no CUDA devices of their own";
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "there is no CUDA device";
   const Rank ranks = world->size();
   const Mesh mesh(ranks, 1, world->rank(), ranks, {});
   const Schedule plan =
@@ -101,6 +100,7 @@ TEST(NcclMessages, GoFromDeviceToDevice) {
   EXPECT_TRUE(channels(at::kCPU).empty());
   const c10::Device cuda(at::kCUDA, 0);
   Carriers carriers = channels(cuda);
+  if (carriers.empty()) GTEST_SKIP() << "the processes have no CUDA devices of their own";
   // Each rank has two stages; all have a stage before and one after, but for the first and the last.
   const bool is_end = world->rank() == 0 || world->rank() == ranks - 1;
   EXPECT_EQ(carriers.size(), is_end ? 6U : 8U);

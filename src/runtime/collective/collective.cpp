@@ -73,7 +73,7 @@ class Collective::Impl {
 };
 
 Collective::Collective(World& world, const std::string& name, const std::vector<int>& processes,
-                       at::DeviceType device, std::chrono::milliseconds timeout)
+                       c10::Device device, std::chrono::milliseconds timeout)
     : impl_(std::make_unique<Impl>(world.impl(), *world.impl().group(name, processes, device), processes,
                                    timeout)) {}
 Collective::~Collective() = default;

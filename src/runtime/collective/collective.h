@@ -17,7 +17,7 @@ class Collective {
  public:
   /// `processes`: this one among them; all of them make the object at the same point. `name` is its own.
   /// `device`: where the tensors are.
-  Collective(World& world, const std::string& name, const std::vector<int>& processes, at::DeviceType device,
+  Collective(World& world, const std::string& name, const std::vector<int>& processes, c10::Device device,
              std::chrono::milliseconds timeout);
   ~Collective();
   Collective(const Collective&) = delete;

@@ -31,12 +31,12 @@ void check_apart(const StageModels& models) {
 }
 
 /// Where the parameters of a rank's stages are.
-at::DeviceType device_of(Rank rank, const Placement& placement, const ReplicaModels& models) {
+c10::Device device_of(Rank rank, const Placement& placement, const ReplicaModels& models) {
   for (const auto& [replica, stages] : models) {
     for (const auto& [stage, model] : stages) {
       if (!model.module || placement[static_cast<std::size_t>(stage)] != rank) continue;
       const std::vector<at::Tensor> parameters = model.module->parameters();
-      if (!parameters.empty()) return parameters.front().device().type();
+      if (!parameters.empty()) return parameters.front().device();
     }
   }
   return at::kCPU;

@@ -82,9 +82,9 @@ TiedParameters::TiedParameters(const PipelineOptions& options,
     }
     if (group.local.empty()) continue;
     if (processes.size() > 1) {
-      group.others = std::make_shared<Collective>(
-          *options.world, "tied", std::vector<int>(processes.begin(), processes.end()),
-          group.local.front().tensor.device().type(), options.timeout);
+      group.others = std::make_shared<Collective>(*options.world, "tied",
+                                                  std::vector<int>(processes.begin(), processes.end()),
+                                                  group.local.front().tensor.device(), options.timeout);
     }
     groups_.push_back(std::move(group));
   }

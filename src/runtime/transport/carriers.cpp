@@ -4,31 +4,35 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
-#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "pipewright/runtime/errors.h"
+#include "runtime/world/nccl.h"
 #include "runtime/world/network.h"
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
 namespace {
 
-/// Replica and rank of those that compute on CUDA devices, in all processes.
-std::set<std::pair<int, Rank>> ranks_on_cuda(World& world, const Mesh& mesh, const RankDevices& devices) {
+/// What NCCL knows the devices of all ranks by, which are of any process, by replica and rank.
+std::map<std::pair<int, Rank>, std::string> devices_of_ranks(World& world, const Mesh& mesh,
+                                                             const RankDevices& devices) {
   std::string own;
   for (const Position each : mesh.local()) {
-    if (!devices.at(each.replica, each.rank).is_cuda()) continue;
-    own += std::to_string(each.replica) + " " + std::to_string(each.rank) + "\n";
+    own += std::to_string(each.replica) + " " + std::to_string(each.rank) + " ";
+    own += nccl_name(devices.at(each.replica, each.rank)) + "\n";
   }
-  std::set<std::pair<int, Rank>> all;
+  std::map<std::pair<int, Rank>, std::string> all;
   for (const std::string& text : world.all_gather(own)) {
-    std::istringstream numbers(text);
+    std::istringstream lines(text);
     int replica = 0;
-    for (Rank rank = 0; numbers >> replica >> rank;) all.emplace(replica, rank);
+    Rank rank = 0;
+    for (std::string name; lines >> replica >> rank && lines.get() && std::getline(lines, name);) {
+      all[{replica, rank}] = name;
+    }
   }
   return all;
 }
@@ -61,8 +65,7 @@ void connect(c10d::Backend& carrier, c10::Device device) {
 
 Carriers open_carriers(World& world, const Mesh& mesh, const Schedule& plan, const RankDevices& devices) {
   Carriers carriers;
-  if (!world.impl().uses_nccl()) return carriers;
-  const auto on_cuda = ranks_on_cuda(world, mesh, devices);
+  const auto names = devices_of_ranks(world, mesh, devices);
   std::map<std::pair<int, int>, int> count;  // of the channels from one process to another
   for (int replica = 0; replica < mesh.replicas(); ++replica) {
     for (const auto [from, to] : edges_of(plan)) {
@@ -70,17 +73,17 @@ Carriers open_carriers(World& world, const Mesh& mesh, const Schedule& plan, con
       const Rank to_rank = plan.placement[static_cast<std::size_t>(to)];
       const int sender = mesh.process_of({replica, from_rank});
       const int receiver = mesh.process_of({replica, to_rank});
-      if (sender == receiver || !on_cuda.contains({replica, from_rank}) ||
-          !on_cuda.contains({replica, to_rank})) {
-        continue;
-      }
+      if (sender == receiver) continue;
+      const std::string& from_device = names.at({replica, from_rank});
+      const std::string& to_device = names.at({replica, to_rank});
+      if (from_device.empty() || to_device.empty() || from_device == to_device) continue;
       const int number = count[{sender, receiver}]++;
       const int own = mesh.own_process();
       if (own != sender && own != receiver) continue;
-      Carrier carrier =
-          world.impl().group("channel/" + std::to_string(number), {sender, receiver}, at::kCUDA);
+      const c10::Device device = devices.at(replica, own == sender ? from_rank : to_rank);
+      Carrier carrier = world.impl().group("channel/" + std::to_string(number), {sender, receiver}, device);
       try {
-        connect(*carrier, devices.at(replica, own == sender ? from_rank : to_rank));
+        connect(*carrier, device);
       } catch (const std::exception& why) {
         throw ConnectionError("processes " + std::to_string(sender) + " and " + std::to_string(receiver) +
                               " cannot connect their devices, for what stage " + std::to_string(from) +

@@ -14,8 +14,8 @@ namespace pipewright {
 /// By replica and the stages from and to which a channel leads: those of this process that have one.
 using Carriers = std::map<std::tuple<int, Stage, Stage>, Carrier>;
 
-/// NCCL for the channels between two processes whose ends are both on CUDA devices; none where processes
-/// share a device. All processes call it at the same point. `devices`: of this one's ranks.
+/// NCCL for the channels between two processes whose ends are on different CUDA devices. All processes call
+/// it at the same point. `devices`: of this one's ranks.
 Carriers open_carriers(World& world, const Mesh& mesh, const Schedule& plan, const RankDevices& devices);
 
 }  // namespace pipewright

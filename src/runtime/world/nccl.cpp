@@ -7,8 +7,9 @@
 
 #ifdef USE_C10D_NCCL
 #include <ATen/cuda/CUDAContext.h>
-#include <torch/cuda.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "runtime/world/results.h"
 #endif
 
 namespace pipewright {
@@ -32,16 +33,14 @@ bool has_nccl() { return true; }
 
 void hurry_nccl() { setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1", /*overwrite=*/0); }
 
-std::vector<std::string> visible_devices() {
-  std::vector<std::string> names;
-  for (int at = 0; at < static_cast<int>(torch::cuda::device_count()); ++at) {
-    std::string name;
-    for (const char byte : at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(at))->uuid.bytes) {
-      name += std::to_string(static_cast<unsigned char>(byte)) + ".";
-    }
-    names.push_back(std::move(name));
+std::string nccl_name(c10::Device device) {
+  if (!device.is_cuda()) return {};
+  const char* const machine = std::getenv("NCCL_HOSTID");
+  std::string name = machine ? machine : running_system();
+  for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes) {
+    name += "." + std::to_string(static_cast<unsigned char>(byte));
   }
-  return names;
+  return name;
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -58,7 +57,7 @@ bool has_nccl() { return false; }
 
 void hurry_nccl() {}
 
-std::vector<std::string> visible_devices() { return {}; }
+std::string nccl_name(c10::Device /*device*/) { return {}; }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& /*store*/,
                                                   int /*rank*/, int /*size*/,

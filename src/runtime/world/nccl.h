@@ -5,15 +5,14 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 namespace pipewright {
 
 /// False where libtorch, or this library, was built without NCCL.
 bool has_nccl();
 
-/// The CUDA devices that this process can use, by names that no two devices share; none without NCCL.
-std::vector<std::string> visible_devices();
+/// What NCCL knows a device by, which no two devices share; empty for those that it cannot use.
+std::string nccl_name(c10::Device device);
 
 /// For the whole process, where its environment does not say otherwise, before there are groups: one that has
 /// failed is not held up for minutes, so that files about it could be written.

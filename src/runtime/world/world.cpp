@@ -7,11 +7,9 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -82,6 +80,16 @@ c10::intrusive_ptr<c10d::Backend> make_group(const c10::intrusive_ptr<c10d::Stor
                                                      rank, size, settings);
 }
 
+/// Whether each process of a group brings a device of its own that NCCL can use, as it demands.
+bool have_devices_each(c10d::Store& store, int rank, int size, c10::Device device) {
+  const auto key = [](int of) { return "device/" + std::to_string(of); };
+  store.set(key(rank), bytes_of(nccl_name(device)));
+  std::set<std::string> names = {""};
+  bool distinct = true;
+  for (int each = 0; each < size; ++each) distinct &= names.insert(text_of(store.get(key(each)))).second;
+  return distinct;
+}
+
 }  // namespace
 
 World::Impl::Impl(WorldOptions options) : options_(std::move(options)), patience_(options_.timeout) {
@@ -111,7 +119,6 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)), patience
       std::make_unique<Peers>(*store_, options_.rank, options_.size,
                               address_towards(options_.address, options_.port), options_.timeout),
       [this] { return describe(); }, [this](const std::string& verdict) { tell(verdict); });
-  uses_nccl_ = has_device_each();
 }
 
 World::Impl::~Impl() {
@@ -176,25 +183,6 @@ void World::Impl::wait_until_told() noexcept {
   }
 }
 
-bool World::Impl::has_device_each() {
-  // What NCCL takes for the name of a machine.
-  const char* const given = std::getenv("NCCL_HOSTID");
-  const std::string machine = given ? given : running_system();
-  std::string own;
-  for (const std::string& device : visible_devices()) {
-    own.append(machine).append(" ").append(device).append("\n");
-  }
-  std::set<std::string> taken;
-  const auto takes_one = [&taken](const std::string& visible) {
-    std::istringstream lines(visible);
-    for (std::string device; std::getline(lines, device);) {
-      if (taken.insert(device).second) return true;
-    }
-    return false;
-  };
-  return std::ranges::all_of(all_gather(own), takes_one);
-}
-
 void World::Impl::abort_nccl() {
   std::vector<c10::intrusive_ptr<c10d::Backend>> all;
   {
@@ -219,10 +207,8 @@ void World::Impl::abort_nccl() {
 }
 
 c10::intrusive_ptr<c10d::Backend> World::Impl::group(const std::string& name,
-                                                     const std::vector<int>& processes,
-                                                     at::DeviceType device) {
-  const bool nccl = device == at::kCUDA && uses_nccl_;
-  std::string key = "group/" + name + (nccl ? "/nccl" : "/gloo");
+                                                     const std::vector<int>& processes, c10::Device device) {
+  std::string key = "group/" + name + (device.is_cuda() ? "/cuda" : "/cpu");
   for (const int process : processes) key += "/" + std::to_string(process);
   {
     const std::lock_guard lock(groups_mutex_);
@@ -234,9 +220,10 @@ c10::intrusive_ptr<c10d::Backend> World::Impl::group(const std::string& name,
   const auto size = static_cast<int>(processes.size());
   c10::intrusive_ptr<c10d::Backend> group;
   try {
-    group = nccl ? make_nccl_group(c10::make_intrusive<c10d::PrefixStore>(key, store_), rank, size,
-                                   options_.timeout)
-                 : make_group(store_, key, rank, size, options_);
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_);
+    group = have_devices_each(*store, rank, size, device)
+                ? make_nccl_group(store, rank, size, options_.timeout)
+                : make_group(store, "gloo", rank, size, options_);
   } catch (const std::exception& error) {
     fail(Notice::Kind::Lost, "the processes have lost each other: " + connection_reason(error.what()));
   }

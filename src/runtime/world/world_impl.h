@@ -39,12 +39,11 @@ class World::Impl {
   /// Waits for that. Throws StepError when something fails meanwhile.
   void finish(const c10::intrusive_ptr<c10d::Work>& work);
 
-  /// For what some of the processes, of which this is one, do together with tensors on devices of that type;
-  /// ranked as they are listed. All of them ask for it at the same point.
+  /// For what some of the processes, of which this is one, do together with tensors on a device; ranked as
+  /// they are listed. All of them ask for it at the same point. NCCL, where each of them has a device of its
+  /// own.
   c10::intrusive_ptr<c10d::Backend> group(const std::string& name, const std::vector<int>& processes,
-                                          at::DeviceType device);
-  /// Whether those for CUDA devices are NCCL's.
-  bool uses_nccl() const { return uses_nccl_; }
+                                          c10::Device device);
 
   /// A range of message tags that nobody else uses: the same in every process,
   /// because all ask in the same order.
@@ -95,8 +94,6 @@ class World::Impl {
   ProcessRecord describe();
   /// Throws what the processes settle.
   [[noreturn]] void fail(Notice::Kind kind, const std::string& what);
-  /// Whether every process can have a CUDA device of its own, as NCCL demands. All processes ask.
-  bool has_device_each();
   /// Ends what is under way on devices, so that they can be waited for. From any thread.
   void abort_nccl();
 
@@ -107,7 +104,6 @@ class World::Impl {
   c10::intrusive_ptr<c10d::Backend> control_;
   std::mutex groups_mutex_;
   std::map<std::string, c10::intrusive_ptr<c10d::Backend>> groups_;
-  bool uses_nccl_ = false;
   int next_tag_ = 0;
   std::vector<int> all_processes_;
   std::chrono::milliseconds patience_;
