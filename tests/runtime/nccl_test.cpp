@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "pipewright/schedule/generate.h"
 #include "runtime/collective/stage_replicas.h"
 #include "runtime/compare.h"
@@ -19,7 +21,7 @@ class WorldNccl : public testing::Test {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "there is no CUDA device";
-    if (!has_nccl()) GTEST_SKIP() << "built without NCCL";
+    if (nccl_name({at::kCUDA, 0}).empty()) GTEST_SKIP() << "built without NCCL";
   }
 
   static std::unique_ptr<Collective> collective(World& world, const std::string& name) {
@@ -100,7 +102,9 @@ TEST(NcclMessages, GoFromDeviceToDevice) {
   EXPECT_TRUE(channels(at::kCPU).empty());
   const c10::Device cuda(at::kCUDA, 0);
   Carriers carriers = channels(cuda);
-  if (carriers.empty()) GTEST_SKIP() << "the processes have no CUDA devices of their own";
+  if (carriers.empty() && !std::getenv("NCCL_HOSTID")) {
+    GTEST_SKIP() << "the processes have no CUDA devices of their own";
+  }
   // Each rank has two stages; all have a stage before and one after, but for the first and the last.
   const bool is_end = world->rank() == 0 || world->rank() == ranks - 1;
   EXPECT_EQ(carriers.size(), is_end ? 6U : 8U);

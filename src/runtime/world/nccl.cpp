@@ -29,8 +29,6 @@ class QuietNccl final : public c10d::ProcessGroupNCCL {
 
 }  // namespace
 
-bool has_nccl() { return true; }
-
 void hurry_nccl() { setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1", /*overwrite=*/0); }
 
 std::string nccl_name(c10::Device device) {
@@ -52,8 +50,6 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d:
 }
 
 #else
-
-bool has_nccl() { return false; }
 
 void hurry_nccl() {}
 

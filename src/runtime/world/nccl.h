@@ -8,10 +8,8 @@
 
 namespace pipewright {
 
-/// False where libtorch, or this library, was built without NCCL.
-bool has_nccl();
-
-/// What NCCL knows a device by, which no two devices share; empty for those that it cannot use.
+/// What NCCL knows a device by, which no two devices share; empty for those that it cannot use, which are all
+/// where libtorch, or this library, was built without NCCL.
 std::string nccl_name(c10::Device device);
 
 /// For the whole process, where its environment does not say otherwise, before there are groups: one that has
@@ -19,7 +17,7 @@ std::string nccl_name(c10::Device device);
 void hurry_nccl();
 
 /// A process group over NCCL, for tensors on CUDA devices, that leaves it to others to do something about
-/// failures. REQUIRES: has_nccl().
+/// failures. REQUIRES: the devices have names.
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                   int size, std::chrono::milliseconds timeout);
 

@@ -188,7 +188,7 @@ void World::Impl::abort_nccl() {
   {
     const std::lock_guard lock(groups_mutex_);
     for (const auto& [key, group] : groups_) {
-      if (group && group->getBackendName() == "nccl") all.push_back(group);
+      if (group->getBackendName() == "nccl") all.push_back(group);
     }
   }
   // At once: what one of them does at its end waits for the device, which may wait for the end of another.
