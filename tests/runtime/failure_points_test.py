@@ -265,20 +265,19 @@ def test_cut_links():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize(
-    ("fault", "row", "judge"),
+    ("fault", "at", "row", "judge"),
     [
-        ("kill", "processes on CUDA devices: killed", judged(is_killed, gone)),
-        ("stop", "processes on CUDA devices: stopped", judged(is_stopped, silent)),
-        ("throw", "processes on CUDA devices: an action throws", judged(says_the_same(thrown), thrown)),
-    ],
+        ("kill", points(), "processes on CUDA devices: killed", judged(is_killed, gone)),
+        ("stop", points(), "processes on CUDA devices: stopped", judged(is_stopped, silent)),
+        ("throw", points(beside=False), "processes on CUDA devices: an action throws",
+         judged(says_the_same(thrown), thrown)),
+    ],  # fmt: skip
     ids=["killed", "stopped", "throw"],
 )
-def test_processes_on_devices(fault, row, judge):
+def test_processes_on_devices(fault, at, row, judge):
     """With messages and sums under way on the devices, where only the end of NCCL's kernels ends a wait."""
-    chosen = [point for point in points(["F", "B", "SEND_F", "RECV_B", "REDUCE_GRAD"])
-              if point["step"] == 3 and point["when"] == "after"]  # fmt: skip
-    cases = [world_case(fault, point, row) | {"device": "cuda:0", "timeout_ms": 5000} for point in chosen]
-    assert run_all(cases, judge, lanes=3) == []
+    cases = [world_case(fault, point, row) | {"device": "cuda:0", "timeout_ms": 5000} for point in at]
+    assert run_all(cases, judge) == []
 
 
 def judge_threads(named):

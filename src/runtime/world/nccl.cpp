@@ -29,8 +29,6 @@ class QuietNccl final : public c10d::ProcessGroupNCCL {
 
 }  // namespace
 
-void hurry_nccl() { setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1", /*overwrite=*/0); }
-
 std::string nccl_name(c10::Device device) {
   if (!device.is_cuda()) return {};
   const char* const machine = std::getenv("NCCL_HOSTID");
@@ -50,8 +48,6 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d:
 }
 
 #else
-
-void hurry_nccl() {}
 
 std::string nccl_name(c10::Device /*device*/) { return {}; }
 

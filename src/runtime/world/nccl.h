@@ -12,10 +12,6 @@ namespace pipewright {
 /// where libtorch, or this library, was built without NCCL.
 std::string nccl_name(c10::Device device);
 
-/// For the whole process, where its environment does not say otherwise, before there are groups: one that has
-/// failed is not held up for minutes, so that files about it could be written.
-void hurry_nccl();
-
 /// A process group over NCCL, for tensors on CUDA devices, that leaves it to others to do something about
 /// failures. REQUIRES: the devices have names.
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,

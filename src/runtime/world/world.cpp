@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
+#include "runtime/world/libtorch.h"
 #include "runtime/world/nccl.h"
 #include "runtime/world/network.h"
 #include "runtime/world/peers.h"
@@ -101,7 +102,7 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)), patience
   struct sigaction before{};
   if (sigaction(SIGPIPE, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
     std::signal(SIGPIPE, SIG_IGN);
-  hurry_nccl();
+  prepare_libtorch();
   for (int rank = 0; rank < options_.size; ++rank) all_processes_.push_back(rank);
   store_ = c10::make_intrusive<c10d::PrefixStore>("pipewright/" + options_.attempt, connect_store(options_));
   try {
