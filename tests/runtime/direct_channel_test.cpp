@@ -20,8 +20,8 @@ struct Direct {
   explicit Direct(const WorldPtr& the_world, milliseconds timeout = std::chrono::seconds(30))
       : world(the_world), mesh(2, 1, world->rank(), 2, {}) {
     const Schedule plan = make_schedule({.name = "GPipe", .ranks = 2, .microbatches = 4});
-    Carriers carriers = {{{0, 0, 1}, world->impl().group("forth", {0, 1}, c10::Device(at::kCPU))},
-                         {{0, 1, 0}, world->impl().group("back", {1, 0}, c10::Device(at::kCPU))}};
+    Carriers carriers = {{{0, 0, 1}, open_carrier(*world, "forth", 0, 1, at::kCPU)},
+                         {{0, 1, 0}, open_carrier(*world, "back", 1, 0, at::kCPU)}};
     transport = make_c10d_transport(*world, mesh, plan, std::move(carriers), timeout);
     forth = transport->connect({.from = 0, .to = 1, .from_rank = 0, .to_rank = 1, .replica = 0});
     back = transport->connect({.from = 1, .to = 0, .from_rank = 1, .to_rank = 0, .replica = 0});

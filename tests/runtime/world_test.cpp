@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <map>
 
 #include "pipewright/schedule/csv.h"
@@ -9,6 +10,7 @@
 #include "runtime/compare.h"
 #include "runtime/faults.h"
 #include "runtime/models.h"
+#include "runtime/world/world_impl.h"
 #include "runtime/worlds.h"
 
 namespace pipewright {
@@ -229,6 +231,43 @@ TEST(WorldsFailure, OfAProcessThatLeavesIsNoticed) {
   EXPECT_EQ(errors[0], "this one goes");
   EXPECT_NE(errors[1].find("process 0 has left because of an error of its own"), std::string::npos)
       << errors[1];
+}
+
+/// The first operation of a group in which somebody does not come, as it is with NCCL: nothing ends it, but
+/// the end of this object.
+class Endless {
+ public:
+  ~Endless() { end_.set_value(); }
+  FirstOperation operation() {
+    return [ended = ended_](c10d::Backend&) -> c10::intrusive_ptr<c10d::Work> {
+      ended.wait();
+      throw Error("the end of the test");
+    };
+  }
+
+ private:
+  std::promise<void> end_;
+  std::shared_future<void> ended_ = end_.get_future().share();
+};
+
+TEST(WorldsFailure, ToConnectForAGroupIsATimeout) {
+  Endless endless;
+  const auto connect = [&](const WorldPtr& world) {
+    world->impl().group("sums", {0, 1}, at::kCPU, endless.operation());
+  };
+  expect_everywhere(in_worlds(2, connect, std::chrono::milliseconds(500)),
+                    "the processes did not come together within 500 ms (connection for sums)");
+}
+
+TEST(WorldsFailure, EndsTheConnectingOfOthers) {
+  Endless endless;
+  const auto connect = [&](const WorldPtr& world) {
+    const FirstOperation fails = [](c10d::Backend&) -> c10::intrusive_ptr<c10d::Work> {
+      throw Error("its device is broken");
+    };
+    world->impl().group("sums", {0, 1}, at::kCPU, world->rank() == 0 ? endless.operation() : fails);
+  };
+  expect_everywhere(in_worlds(2, connect), "process 1: the processes have lost each other");
 }
 
 TEST(WorldsFailure, OfSeveralAtOnceIsTheSameEverywhere) {

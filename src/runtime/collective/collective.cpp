@@ -1,5 +1,6 @@
 #include "runtime/collective/collective.h"
 
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <optional>
@@ -12,6 +13,17 @@
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
+namespace {
+
+ProcessGroup connected_group(World::Impl& world, const std::string& name, const std::vector<int>& processes,
+                             c10::Device device) {
+  return world.group(name, processes, device, [device](c10d::Backend& group) {
+    std::vector<at::Tensor> tensors = {at::zeros({1}, device)};
+    return group.allreduce(tensors);
+  });
+}
+
+}  // namespace
 
 struct Collective::Operation {
   c10::intrusive_ptr<c10d::Work> work;
@@ -74,8 +86,8 @@ class Collective::Impl {
 
 Collective::Collective(World& world, const std::string& name, const std::vector<int>& processes,
                        c10::Device device, std::chrono::milliseconds timeout)
-    : impl_(std::make_unique<Impl>(world.impl(), *world.impl().group(name, processes, device), processes,
-                                   timeout)) {}
+    : impl_(std::make_unique<Impl>(world.impl(), *connected_group(world.impl(), name, processes, device),
+                                   processes, timeout)) {}
 Collective::~Collective() = default;
 
 int Collective::size() const { return impl_->backend().getSize(); }

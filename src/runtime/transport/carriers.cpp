@@ -1,17 +1,13 @@
 #include "runtime/transport/carriers.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/util/Exception.h>
 
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "pipewright/runtime/errors.h"
 #include "runtime/world/nccl.h"
-#include "runtime/world/network.h"
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
@@ -47,21 +43,14 @@ std::vector<Skip> edges_of(const Schedule& plan) {
   return edges;
 }
 
-struct Silence : c10::WarningHandler {
-  void process(const c10::Warning& /*warning*/) override {}
-};
-
-/// Connecting takes a moment, during which both ends wait for each other.
-void connect(c10d::Backend& carrier, c10::Device device) {
-  const c10::OptionalDeviceGuard guard(device);
-  Silence silence;  // about a communicator for two processes alone, which is what is wanted
-  const c10::WarningUtils::WarningHandlerGuard no_warnings(&silence);
-  std::vector<at::Tensor> tensors = {at::zeros({1}, device)};
-  const bool sends = carrier.getRank() == 0;
-  (sends ? carrier.send(tensors, 1, 0) : carrier.recv(tensors, 0, 0))->wait();
-}
-
 }  // namespace
+
+Carrier open_carrier(World& world, const std::string& name, int sender, int receiver, c10::Device device) {
+  return world.impl().group(name, {sender, receiver}, device, [device](c10d::Backend& carrier) {
+    std::vector<at::Tensor> tensors = {at::zeros({1}, device)};
+    return carrier.getRank() == 0 ? carrier.send(tensors, 1, 0) : carrier.recv(tensors, 0, 0);
+  });
+}
 
 Carriers open_carriers(World& world, const Mesh& mesh, const Schedule& plan, const RankDevices& devices) {
   Carriers carriers;
@@ -81,15 +70,8 @@ Carriers open_carriers(World& world, const Mesh& mesh, const Schedule& plan, con
       const int own = mesh.own_process();
       if (own != sender && own != receiver) continue;
       const c10::Device device = devices.at(replica, own == sender ? from_rank : to_rank);
-      Carrier carrier = world.impl().group("channel/" + std::to_string(number), {sender, receiver}, device);
-      try {
-        connect(*carrier, device);
-      } catch (const std::exception& why) {
-        throw ConnectionError("processes " + std::to_string(sender) + " and " + std::to_string(receiver) +
-                              " cannot connect their devices, for what stage " + std::to_string(from) +
-                              " sends to stage " + std::to_string(to) + ": " + connection_reason(why.what()));
-      }
-      carriers[{replica, from, to}] = std::move(carrier);
+      carriers[{replica, from, to}] =
+          open_carrier(world, "channel " + std::to_string(number), sender, receiver, device);
     }
   }
   return carriers;

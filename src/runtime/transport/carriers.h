@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <tuple>
 
 #include "pipewright/runtime/world.h"
@@ -13,6 +14,9 @@ namespace pipewright {
 
 /// By replica and the stages from and to which a channel leads: those of this process that have one.
 using Carriers = std::map<std::tuple<int, Stage, Stage>, Carrier>;
+
+/// For what one process sends to another, between their devices; both call it at the same point.
+Carrier open_carrier(World& world, const std::string& name, int sender, int receiver, c10::Device device);
 
 /// NCCL for the channels between two processes whose ends are on different CUDA devices. All processes call
 /// it at the same point. `devices`: of this one's ranks.

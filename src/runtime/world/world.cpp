@@ -2,20 +2,17 @@
 #include <ATen/ops/zeros.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <exception>
-#include <set>
 #include <thread>
 #include <utility>
 
 #include "pipewright/runtime/errors.h"
 #include "runtime/world/libtorch.h"
-#include "runtime/world/nccl.h"
 #include "runtime/world/network.h"
 #include "runtime/world/peers.h"
 #include "runtime/world/remote_failure.h"
@@ -61,36 +58,6 @@ c10::intrusive_ptr<c10d::Store> connect_store(const WorldOptions& options) {
   }
 }
 
-/// Lets a group end with this program: its destructor would wait for what is under way, which
-/// somebody who does not come any more can hold up until the time-out.
-void abandon(c10::intrusive_ptr<c10d::Backend> group) {
-  static std::mutex mutex;
-  static auto* const abandoned = new std::vector<c10::intrusive_ptr<c10d::Backend>>;
-  const std::lock_guard lock(mutex);
-  abandoned->push_back(std::move(group));
-}
-
-/// A process group of `size` processes, in which this one has a rank.
-c10::intrusive_ptr<c10d::Backend> make_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                             const std::string& name, int rank, int size,
-                                             const WorldOptions& options) {
-  auto settings = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  settings->devices.push_back(
-      c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(options.address, options.port)));
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store),
-                                                     rank, size, settings);
-}
-
-/// Whether each process of a group brings a device of its own that NCCL can use, as it demands.
-bool have_devices_each(c10d::Store& store, int rank, int size, c10::Device device) {
-  const auto key = [](int of) { return "device/" + std::to_string(of); };
-  store.set(key(rank), bytes_of(nccl_name(device)));
-  std::set<std::string> names = {""};
-  bool distinct = true;
-  for (int each = 0; each < size; ++each) distinct &= names.insert(text_of(store.get(key(each)))).second;
-  return distinct;
-}
-
 }  // namespace
 
 World::Impl::Impl(WorldOptions options) : options_(std::move(options)), patience_(options_.timeout) {
@@ -114,8 +81,12 @@ World::Impl::Impl(WorldOptions options) : options_(std::move(options)), patience
     throw Error("rank " + std::to_string(options_.rank) + " has lost rank 0 at " + where(options_) +
                 " while the processes met: " + error.what());
   }
-  messages_ = make_group(store_, "messages", options_.rank, options_.size, options_);
-  control_ = make_group(store_, "control", options_.rank, options_.size, options_);
+  const auto among_all = [this](const std::string& name) {
+    return make_gloo_group(c10::make_intrusive<c10d::PrefixStore>(name, store_), options_.rank, options_.size,
+                           options_);
+  };
+  messages_ = among_all("messages");
+  control_ = among_all("control");
   watch_ = std::make_unique<FailureWatch>(
       std::make_unique<Peers>(*store_, options_.rank, options_.size,
                               address_towards(options_.address, options_.port), options_.timeout),
@@ -128,7 +99,7 @@ World::Impl::~Impl() {
             "process " + std::to_string(options_.rank) + " has left because of an error of its own"});
   }
   watch_.reset();
-  abort_nccl();  // their end would wait for that of others
+  abort_nccl(groups());  // their end would wait for that of others
   if (!failure()) return;
   abandon(std::move(control_));
   for (auto& [name, group] : groups_) abandon(std::move(group));
@@ -184,31 +155,15 @@ void World::Impl::wait_until_told() noexcept {
   }
 }
 
-void World::Impl::abort_nccl() {
-  std::vector<c10::intrusive_ptr<c10d::Backend>> all;
-  {
-    const std::lock_guard lock(groups_mutex_);
-    for (const auto& [key, group] : groups_) {
-      if (group->getBackendName() == "nccl") all.push_back(group);
-    }
-  }
-  // At once: what one of them does at its end waits for the device, which may wait for the end of another.
-  std::vector<std::thread> aborts;
-  aborts.reserve(all.size());
-  for (const auto& group : all) {
-    aborts.emplace_back([group] {
-      try {
-        group->abort();
-      } catch (const std::exception&) {
-        return;  // it is over all the same
-      }
-    });
-  }
-  for (std::thread& each : aborts) each.join();
+std::vector<ProcessGroup> World::Impl::groups() {
+  const std::lock_guard lock(groups_mutex_);
+  std::vector<ProcessGroup> all;
+  for (const auto& [key, group] : groups_) all.push_back(group);
+  return all;
 }
 
-c10::intrusive_ptr<c10d::Backend> World::Impl::group(const std::string& name,
-                                                     const std::vector<int>& processes, c10::Device device) {
+ProcessGroup World::Impl::group(const std::string& name, const std::vector<int>& processes,
+                                c10::Device device, const FirstOperation& first) {
   std::string key = "group/" + name + (device.is_cuda() ? "/cuda" : "/cpu");
   for (const int process : processes) key += "/" + std::to_string(process);
   {
@@ -216,20 +171,23 @@ c10::intrusive_ptr<c10d::Backend> World::Impl::group(const std::string& name,
     const auto found = groups_.find(key);
     if (found != groups_.end()) return found->second;
   }
+  const std::string what = "connection for " + name;
   const auto own = std::ranges::find(processes, options_.rank);
-  const auto rank = static_cast<int>(own - processes.begin());
-  const auto size = static_cast<int>(processes.size());
-  c10::intrusive_ptr<c10d::Backend> group;
+  ProcessGroup group;
   try {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_);
-    group = have_devices_each(*store, rank, size, device)
-                ? make_nccl_group(store, rank, size, options_.timeout)
-                : make_group(store, "gloo", rank, size, options_);
+    group = make_group(c10::make_intrusive<c10d::PrefixStore>(key, store_),
+                       static_cast<int>(own - processes.begin()), static_cast<int>(processes.size()), device,
+                       options_);
   } catch (const std::exception& error) {
-    fail(Notice::Kind::Lost, "the processes have lost each other: " + connection_reason(error.what()));
+    fail(Notice::Kind::Lost,
+         "the processes have lost each other (" + what + "): " + connection_reason(error.what()));
   }
-  const std::lock_guard lock(groups_mutex_);
-  return groups_.emplace(key, std::move(group)).first->second;
+  {
+    const std::lock_guard lock(groups_mutex_);
+    groups_[key] = group;
+  }
+  finish(connect(group, device, first), what, processes);
+  return group;
 }
 
 int World::Impl::reserve_tags(int count) { return std::exchange(next_tag_, next_tag_ + count); }
@@ -292,19 +250,23 @@ void World::Impl::fail(Notice::Kind kind, const std::string& what) {
 }
 
 void World::Impl::finish(const c10::intrusive_ptr<c10d::Work>& work) {
-  const ProcessWaits::Scope waiting(waits_of_process_, "meeting of all processes", all_processes_);
-  const auto future = work->getFuture();
+  finish(work->getFuture(), "meeting of all processes", all_processes_);
+}
+
+void World::Impl::finish(const c10::intrusive_ptr<c10::ivalue::Future>& future, const std::string& what,
+                         const std::vector<int>& among) {
+  const ProcessWaits::Scope waiting(waits_of_process_, what, among);
   switch (waits_->wait(future, patience_, kLastWords)) {
     case EndableWaits::Outcome::Ended: throw remote_failure(failure().value_or(""));
     case EndableWaits::Outcome::TimedOut:
-      fail(Notice::Kind::TimedOut,
-           "the processes did not come together within " + std::to_string(patience_.count()) + " ms");
+      fail(Notice::Kind::TimedOut, "the processes did not come together within " +
+                                       std::to_string(patience_.count()) + " ms (" + what + ")");
       break;
     case EndableWaits::Outcome::Done: break;
   }
   if (future->hasError()) {
-    fail(Notice::Kind::Lost,
-         "the processes have lost each other: " + connection_reason(future->tryRetrieveErrorMessage()));
+    fail(Notice::Kind::Lost, "the processes have lost each other (" + what +
+                                 "): " + connection_reason(future->tryRetrieveErrorMessage()));
   }
 }
 
@@ -316,7 +278,7 @@ void World::Impl::tell(const std::string& text) {
     for (const auto& [id, observer] : observers_) observer.failed(text);
     waits_->end();
   }
-  abort_nccl();
+  abort_nccl(groups());
 }
 
 World::World(const WorldOptions& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <functional>
 #include <map>
 #include <mutex>
@@ -14,6 +11,7 @@
 #include "pipewright/runtime/world.h"
 #include "runtime/world/endable_waits.h"
 #include "runtime/world/failure_watch.h"
+#include "runtime/world/process_groups.h"
 #include "runtime/world/process_waits.h"
 
 namespace pipewright {
@@ -40,10 +38,10 @@ class World::Impl {
   void finish(const c10::intrusive_ptr<c10d::Work>& work);
 
   /// For what some of the processes, of which this is one, do together with tensors on a device; ranked as
-  /// they are listed. All of them ask for it at the same point. NCCL, where each of them has a device of its
-  /// own.
-  c10::intrusive_ptr<c10d::Backend> group(const std::string& name, const std::vector<int>& processes,
-                                          c10::Device device);
+  /// they are listed. All of them ask for it at the same point, and do the first operation, after which they
+  /// are connected. Throws StepError when one of them does not come.
+  ProcessGroup group(const std::string& name, const std::vector<int>& processes, c10::Device device,
+                     const FirstOperation& first);
 
   /// A range of message tags that nobody else uses: the same in every process,
   /// because all ask in the same order.
@@ -94,16 +92,17 @@ class World::Impl {
   ProcessRecord describe();
   /// Throws what the processes settle.
   [[noreturn]] void fail(Notice::Kind kind, const std::string& what);
-  /// Ends what is under way on devices, so that they can be waited for. From any thread.
-  void abort_nccl();
+  void finish(const c10::intrusive_ptr<c10::ivalue::Future>& future, const std::string& what,
+              const std::vector<int>& among);
+  std::vector<ProcessGroup> groups();
 
   WorldOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<c10d::Backend> messages_;
+  ProcessGroup messages_;
   std::mutex messages_mutex_;
-  c10::intrusive_ptr<c10d::Backend> control_;
+  ProcessGroup control_;
   std::mutex groups_mutex_;
-  std::map<std::string, c10::intrusive_ptr<c10d::Backend>> groups_;
+  std::map<std::string, ProcessGroup> groups_;
   int next_tag_ = 0;
   std::vector<int> all_processes_;
   std::chrono::milliseconds patience_;
