@@ -1,5 +1,7 @@
 #include "pipewright/runtime/memory.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -65,7 +65,8 @@ void DirectSender::serve() {
   while (true) {
     changed_.wait(lock, [this] { return link_.connection.aborted || !queue_.empty(); });
     if (link_.connection.aborted) return;
-    const Outgoing message = queue_.front();
+    Outgoing message = std::move(queue_.front());  // its place stays until it is delivered
+    const Microbatch microbatch = message.microbatch;
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -75,8 +76,9 @@ void DirectSender::serve() {
     } catch (const std::exception&) {
       error = std::current_exception();
     }
+    message = {};  // not under the lock: it may have to wait for the device
     lock.lock();
-    if (error && !lost_) lost_ = Undelivered{link_.id, message.microbatch, error};
+    if (error && !lost_) lost_ = Undelivered{link_.id, microbatch, error};
     queue_.pop_front();
     changed_.notify_all();
   }

@@ -72,9 +72,9 @@ c10::intrusive_ptr<c10::ivalue::Future> connect(const ProcessGroup& the_group, c
   return connected;
 }
 
-void abort_nccl(const std::vector<ProcessGroup>& groups) {
+std::vector<std::jthread> abort_nccl(const std::vector<ProcessGroup>& groups) {
   // At once: what one of them does at its end waits for the device, which may wait for the end of another.
-  std::vector<std::thread> aborts;
+  std::vector<std::jthread> aborts;
   for (const ProcessGroup& group : groups) {
     if (group->getBackendName() != "nccl") continue;
     aborts.emplace_back([group] {
@@ -85,7 +85,7 @@ void abort_nccl(const std::vector<ProcessGroup>& groups) {
       }
     });
   }
-  for (std::thread& each : aborts) each.join();
+  return aborts;
 }
 
 void abandon(ProcessGroup group) {

@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <functional>
+#include <thread>
+#include <vector>
 
 #include "pipewright/runtime/world.h"
 
@@ -28,8 +30,9 @@ using FirstOperation = std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backen
 c10::intrusive_ptr<c10::ivalue::Future> connect(const ProcessGroup& group, c10::Device device,
                                                 const FirstOperation& first);
 
-/// Ends what NCCL does in these groups on devices, so that those can be waited for.
-void abort_nccl(const std::vector<ProcessGroup>& groups);
+/// Ends what NCCL does in these groups on devices, so that those can be waited for: on threads that have done
+/// it when they are joined.
+[[nodiscard]] std::vector<std::jthread> abort_nccl(const std::vector<ProcessGroup>& groups);
 
 /// Lets a group end with this program: its destructor would wait for what is under way, which
 /// somebody who does not come any more can hold up until the time-out.

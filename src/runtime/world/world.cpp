@@ -99,7 +99,7 @@ World::Impl::~Impl() {
             "process " + std::to_string(options_.rank) + " has left because of an error of its own"});
   }
   watch_.reset();
-  abort_nccl(groups());  // their end would wait for that of others
+  abort_nccl(groups()).clear();  // their end would wait for that of others
   if (!failure()) return;
   abandon(std::move(control_));
   for (auto& [name, group] : groups_) abandon(std::move(group));
@@ -271,14 +271,14 @@ void World::Impl::finish(const c10::intrusive_ptr<c10::ivalue::Future>& future, 
 }
 
 void World::Impl::tell(const std::string& text) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = text;
-    for (const auto& [id, observer] : observers_) observer.failed(text);
-    waits_->end();
-  }
-  abort_nccl(groups());
+  std::vector<std::jthread> aborts;  // are joined at the end
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  failure_ = text;
+  // First: who is told may need what a thread has that waits for its device.
+  aborts = abort_nccl(groups());
+  for (const auto& [id, observer] : observers_) observer.failed(text);
+  waits_->end();
 }
 
 World::World(const WorldOptions& options) : impl_(std::make_unique<Impl>(options)) {}
