@@ -1,31 +1,12 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
-
 #include "pipewright/schedule/csv.h"
 #include "runtime/compare.h"
 #include "runtime/models.h"
+#include "runtime/rendezvous.h"
 
 namespace pipewright {
 namespace {
-
-/// Where two threads meet, or notice that they do not.
-class Rendezvous {
- public:
-  bool arrive() {
-    std::unique_lock lock(mutex_);
-    ++here_;
-    changed_.notify_all();
-    return changed_.wait_for(lock, std::chrono::seconds(10), [this] { return here_ >= 2; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int here_ = 0;
-};
 
 Rendezvous* meeting = nullptr;
 bool met_in_backward = false;

@@ -158,6 +158,7 @@ void World::Impl::wait_until_told() noexcept {
 std::vector<ProcessGroup> World::Impl::groups() {
   const std::lock_guard lock(groups_mutex_);
   std::vector<ProcessGroup> all;
+  all.reserve(groups_.size());
   for (const auto& [key, group] : groups_) all.push_back(group);
   return all;
 }
