@@ -62,7 +62,7 @@ c10::intrusive_ptr<c10::ivalue::Future> connect(const ProcessGroup& the_group, c
       const c10::WarningUtils::WarningHandlerGuard no_warnings(&silence);
       first(*group)->wait();
       if (!device.is_cpu()) wait_until_done(device);
-      group.reset();  // who waits may be the last to have it
+      group.reset();  // before anybody goes on: this thread must not be the one that destroys it
     } catch (...) {
       connected->setError(std::current_exception());
       return;
