@@ -253,9 +253,10 @@ class Endless {
 TEST(WorldsFailure, ToConnectForAGroupIsATimeout) {
   Endless endless;
   const auto connect = [&](const WorldPtr& world) {
+    const World::Impl::Patience patience(world.get(), std::chrono::milliseconds(500));
     world->impl().group("sums", {0, 1}, at::kCPU, endless.operation());
   };
-  expect_everywhere(in_worlds(2, connect, std::chrono::milliseconds(500)),
+  expect_everywhere(in_worlds(2, connect),
                     "the processes did not come together within 500 ms (connection for sums)");
 }
 
@@ -267,7 +268,9 @@ TEST(WorldsFailure, EndsTheConnectingOfOthers) {
     };
     world->impl().group("sums", {0, 1}, at::kCPU, world->rank() == 0 ? endless.operation() : fails);
   };
-  expect_everywhere(in_worlds(2, connect), "process 1: the processes have lost each other");
+  expect_everywhere(
+      in_worlds(2, connect),
+      "process 1: the processes have lost each other (connection for sums): its device is broken");
 }
 
 TEST(WorldsFailure, OfSeveralAtOnceIsTheSameEverywhere) {

@@ -50,14 +50,13 @@ inline std::vector<std::string> side_by_side(const std::vector<std::function<voi
 using WorldPtr = std::shared_ptr<World>;
 
 /// Worlds as if each were in a process of its own: threads are enough to be apart.
-inline std::vector<std::string> in_worlds(int size, const std::function<void(const WorldPtr&)>& part,
-                                          std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+inline std::vector<std::string> in_worlds(int size, const std::function<void(const WorldPtr&)>& part) {
   const std::uint16_t port = free_port();
   std::vector<std::function<void()>> parts;
   for (int rank = 0; rank < size; ++rank) {
     parts.emplace_back([=] {
       part(std::make_shared<World>(
-          WorldOptions{.rank = rank, .size = size, .port = port, .timeout = timeout}));
+          WorldOptions{.rank = rank, .size = size, .port = port, .timeout = std::chrono::seconds(30)}));
     });
   }
   return side_by_side(parts);

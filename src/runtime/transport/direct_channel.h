@@ -1,7 +1,5 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -13,6 +11,7 @@
 
 #include "runtime/transport/connection.h"
 #include "runtime/transport/host_channel.h"
+#include "runtime/world/process_groups.h"
 
 namespace pipewright {
 
@@ -26,7 +25,7 @@ namespace pipewright {
 // a device may have to be waited for, is made before that: when a message is posted.
 
 /// A process group of two, the sender first, that nobody else uses, which has carried something already.
-using Carrier = c10::intrusive_ptr<c10d::Backend>;
+using Carrier = ProcessGroup;
 
 /// What both ends of a channel know of it.
 struct DirectLink {

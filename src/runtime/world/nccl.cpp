@@ -9,7 +9,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "runtime/world/results.h"
+#include "runtime/world/running_system.h"
 #endif
 
 namespace pipewright {

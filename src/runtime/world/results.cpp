@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "runtime/transport/message_format.h"
+#include "runtime/world/running_system.h"
 #include "runtime/world/world_impl.h"
 
 namespace pipewright {
@@ -33,8 +33,6 @@ template <typename Value>
 void append(std::string& text, const Value& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
-
-constexpr std::size_t kSystemText = 36;
 
 /// What `gather_timeline` gets from one process.
 struct GatheredTimes {
@@ -59,14 +57,6 @@ struct GatheredTimes {
 std::byte* data_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.data_ptr()); }
 
 }  // namespace
-
-std::string running_system() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(file, text);
-  text.resize(kSystemText);
-  return text;
-}
 
 Values broadcast(World& world, const Values& values, int root) {
   const bool sends = world.rank() == root;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "pipewright/runtime/values.h"
@@ -9,9 +8,6 @@
 #include "runtime/transport/channel.h"
 
 namespace pipewright {
-
-/// The same text in all processes whose steady clocks can be compared, always of the same length.
-std::string running_system();
 
 /// Values of process `root`, in every process. All call it at the same point.
 Values broadcast(World& world, const Values& values, int root);
