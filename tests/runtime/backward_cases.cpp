@@ -214,6 +214,28 @@ std::vector<BackwardCase> ways() {
                return Values{x[0] * x[1].sin() + x[2], x[1]};
              }),
        sized({2, 5, 4})},
+      {"EveryPartOfAPermutation",
+       graph({{"w", {4, 12}}},
+             [](const Values& in, const Parameters& p) {
+               const at::Tensor x = in.at(0).matmul(p.at("w")).view({2, 5, 3, 2, 2}).permute({2, 0, 3, 1, 4});
+               return Values{x[2] * x[0].sin() + x[-2]};
+             }),
+       sized({2, 5, 4})},
+      {"EverySliceOfAProduct",
+       graph({{"w", {4, 6}}},
+             [](const Values& in, const Parameters& p) {
+               const at::Tensor x = in.at(0).mm(p.at("w"));
+               return Values{x.slice(1, -4, 100) * x.slice(1, 0, 1) + x.slice(1, 1, 2).sin()};
+             }),
+       sized({5, 4})},
+      {"EveryPartAndTheWhole",
+       graph(square,
+             [](const Values& in, const Parameters& p) {
+               const at::Tensor x = in.at(0).mm(p.at("w"));
+               const at::Tensor y = x.slice(0, 0, 5).sin();
+               return Values{x.slice(0, 2, 5) * x.sum(), y.slice(0, 0, 2) * x.slice(0, 0, 2), y.select(1, 0)};
+             }),
+       sized({5, 4})},
       {"SplitOfTheInput",
        graph(square,
              [](const Values& in, const Parameters& p) {

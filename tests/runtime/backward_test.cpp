@@ -146,7 +146,9 @@ TEST(SmallGradients, AreAddedAllAtOnce) {
 }
 
 class GradientsOfParts : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Of, GradientsOfParts, testing::Values("PartsOfAProduct", "PartsOfAPermutation"),
+INSTANTIATE_TEST_SUITE_P(Of, GradientsOfParts,
+                         testing::Values("PartsOfAProduct", "PartsOfAPermutation", "EveryPartOfAPermutation",
+                                         "EveryPartAndTheWhole"),
                          [](const auto& parameter) { return parameter.param; });
 
 TEST_P(GradientsOfParts, AreAddedWhereTheyBelong) {
@@ -163,6 +165,21 @@ TEST_P(GradientsOfParts, AreAddedWhereTheyBelong) {
     EXPECT_EQ(counter.calls_of("aten::select_backward") + counter.calls_of("aten::slice_backward"), 0);
     // What they are parts of was contiguous, and so is its gradient.
     EXPECT_EQ(counter.calls_of("aten::clone"), 0);
+  }
+}
+
+TEST(GradientsOfAllParts, AreJoinedByOneOperator) {
+  const std::vector<BackwardCase> cases = backward_cases();
+  const auto parts = std::ranges::find(cases, "EverySliceOfAProduct", &BackwardCase::name);
+  ASSERT_NE(parts, cases.end());
+  const Model model = case_model(*parts, true, false);
+  for (const char* plan :
+       {"0F0,1F0,1B0,0B0,0F1,1F1,1B1,0B1\n", "0F0,1F0,1I0,1W0,0I0,0W0,0F1,1F1,1I1,1W1,0I1,0W1\n"}) {
+    SCOPED_TRACE(plan);
+    Pipeline pipeline = make_local_pipeline(model, parse_csv(plan));
+    const OperatorCounter counter;
+    pipeline.step(presplit(model.data(2)));
+    EXPECT_EQ(counter.calls_of("aten::cat"), 2 + 1);  // and once for the losses
   }
 }
 

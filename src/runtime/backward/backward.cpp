@@ -196,6 +196,19 @@ class BackwardPass {
     std::uint32_t waiting_for = 0;
     bool on_path = false;
     variable_list grads = {};
+    std::vector<Parts> parts = {};  // by gradient, as long as there are only parts of it
+
+    void make_room() {
+      if (grads.empty()) grads.resize(node->num_inputs());
+    }
+    Parts& parts_of(std::uint32_t grad) {
+      if (parts.empty()) parts.resize(grads.size());
+      return parts[grad];
+    }
+    /// From now on there is a whole, if there are parts.
+    void join_parts(std::size_t grad) {
+      if (!parts.empty() && !parts[grad].empty()) grads[grad] = parts[grad].join();
+    }
   };
 
   void discover() {
@@ -218,7 +231,8 @@ class BackwardPass {
 
   void give(const Edge& edge, at::Tensor grad) {
     Visit& visit = visit_at(edge);
-    if (visit.grads.empty()) visit.grads.resize(visit.node->num_inputs());
+    visit.make_room();
+    visit.join_parts(edge.input_nr);
     accumulate(visit.grads[edge.input_nr], std::move(grad));
   }
 
@@ -235,7 +249,8 @@ class BackwardPass {
   Visit& next() {
     Visit& visit = visits_[ready_.top().second];
     ready_.pop();
-    if (visit.grads.empty()) visit.grads.resize(visit.node->num_inputs());
+    visit.make_room();
+    for (std::size_t grad = 0; grad < visit.parts.size(); ++grad) visit.join_parts(grad);
     return visit;
   }
 
@@ -250,23 +265,24 @@ class BackwardPass {
     arrive(edge);
   }
 
-  /// Writes the gradient of a part of a tensor into that of the whole, which only the first part makes; the
-  /// operator itself would put zeros around each. False where it has to run.
+  /// Keeps the gradient of a part of a tensor until the others are there, or adds it to that of the whole;
+  /// the operator itself would put zeros around each. False where it has to run.
   bool adds_part(Visit& visit) {
     Node& node = *visit.node;
     const at::Tensor& grad = visit.grads.front();
     if (!picks_a_part(node) || has_hooks(node) || !grad.defined() || grad.is_sparse()) return false;
     const Edge& edge = node.next_edge(0);
     if (!edge.is_valid()) return false;
-    variable_list& sums = visit_at(edge).grads;
-    if (sums.empty() || !sums[edge.input_nr].defined()) {
-      at::Tensor whole = zeros_around(grad, node);
-      part_of(whole, node).copy_(grad);
-      give(edge, std::move(whole));
+    Visit& target = visit_at(edge);
+    target.make_room();
+    at::Tensor& sum = target.grads[edge.input_nr];
+    if (!sum.defined() && target.parts_of(edge.input_nr).add(node, grad)) {
+      if (target.parts_of(edge.input_nr).complete()) target.join_parts(edge.input_nr);
       return true;
     }
-    if (!is_own(sums[edge.input_nr])) return false;
-    part_of(sums[edge.input_nr], node).add_(grad);
+    target.join_parts(edge.input_nr);
+    if (!is_own(sum)) return false;
+    part_of(sum, node).add_(grad);
     return true;
   }
 
