@@ -1,14 +1,11 @@
 #include "runtime/transport/host_channel.h"
 
-#include <ATen/ops/empty.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 
+#include "runtime/transport/message_buffer.h"
 #include "runtime/world/network.h"
 
 namespace pipewright {
@@ -19,20 +16,6 @@ namespace {
 /// thousands of times in a row with nothing to do, as if it waited for a lock of the posting thread.
 constexpr std::size_t kAhead = 4;
 constexpr std::size_t kSmall = 256 << 10;
-/// From here on the C library asks the system for every buffer.
-constexpr std::size_t kLarge = 32 << 20;
-
-at::Tensor make_buffer(std::size_t bytes) {
-  at::Tensor buffer = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
-  if (bytes >= kLarge) {
-    // In large pages, where the system has them: fresh memory, page by page, costs more than what is sent.
-    constexpr std::size_t kPage = 2 << 20;
-    void* begin = buffer.data_ptr();
-    std::size_t length = bytes;
-    if (std::align(kPage, kPage, begin, length)) madvise(begin, length / kPage * kPage, MADV_HUGEPAGE);
-  }
-  return buffer;
-}
 
 /// What a receiver makes room for after a message like this.
 std::size_t room_for(const Layout& layout) {
@@ -64,10 +47,10 @@ void HostSender::send(Microbatch microbatch, Values values, std::size_t taken_be
   prefix.payload_bytes = layout.payload_bytes();
   prefix.overflow = Prefix::kSize + prefix.rest() > next_room(taken_before) ? 1 : 0;
 
-  const at::Tensor first = make_buffer(Prefix::kSize + (prefix.overflow ? 0 : prefix.rest()));
+  const at::Tensor first = make_message_buffer(Prefix::kSize + (prefix.overflow ? 0 : prefix.rest()));
   std::memcpy(first.data_ptr(), &prefix, sizeof prefix);
   at::Tensor second;
-  if (prefix.overflow) second = make_buffer(prefix.rest());
+  if (prefix.overflow) second = make_message_buffer(prefix.rest());
   pack(values, layout, changed,
        prefix.overflow ? static_cast<std::byte*>(second.data_ptr())
                        : static_cast<std::byte*>(first.data_ptr()) + Prefix::kSize);
@@ -112,7 +95,7 @@ Message HostReceiver::take(Microbatch microbatch) {
   std::size_t offset = Prefix::kSize;
   if (prefix.overflow) {
     offset = 0;
-    buffer = make_buffer(prefix.rest());
+    buffer = make_message_buffer(prefix.rest());
     {
       const std::lock_guard lock(mutex_);
       under_way_.push_front({buffer, connection_.start_receive(id_, buffer, process_, tag_ + 1)});
@@ -144,7 +127,7 @@ void HostReceiver::take_rest() {
 }
 
 void HostReceiver::start_next() {
-  at::Tensor buffer = make_buffer(room_);
+  at::Tensor buffer = make_message_buffer(room_);
   WorkPtr work = connection_.start_receive(id_, buffer, process_, tag_);
   const std::lock_guard lock(mutex_);
   under_way_.push_back({std::move(buffer), std::move(work)});

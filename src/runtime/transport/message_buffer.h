@@ -1,0 +1,13 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+
+namespace pipewright {
+
+/// Bytes on the host for a message. The memory of large ones is used again when they are gone, by any thread:
+/// to get it fresh from the system, page by page, takes longer than to send what it holds.
+at::Tensor make_message_buffer(std::size_t bytes);
+
+}  // namespace pipewright
