@@ -275,7 +275,7 @@ class BackwardPass {
     if (!edge.is_valid()) return false;
     Visit& target = visit_at(edge);
     target.make_room();
-    at::Tensor& sum = target.grads[edge.input_nr];
+    const at::Tensor& sum = target.grads[edge.input_nr];
     if (!sum.defined() && target.parts_of(edge.input_nr).add(node, grad)) {
       if (target.parts_of(edge.input_nr).complete()) target.join_parts(edge.input_nr);
       return true;
