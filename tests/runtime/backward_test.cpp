@@ -183,6 +183,50 @@ TEST(GradientsOfAllParts, AreJoinedByOneOperator) {
   }
 }
 
+/// Gradients that are watched from where they are made to where the tensor is that they are parts of.
+struct WatchedParts {
+  inline static std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> made;
+  inline static int alive = 0;
+
+  struct Made : torch::autograd::Function<Made> {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list grads) {
+      at::Tensor grad = grads[0].clone();
+      made.emplace_back(grad.getIntrusivePtr());
+      return {grad};
+    }
+  };
+  struct Joined : torch::autograd::Function<Joined> {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list grads) {
+      alive +=
+          static_cast<int>(std::ranges::count(made, false, [](const auto& each) { return each.expired(); }));
+      return grads;
+    }
+  };
+};
+
+TEST(GradientsOfAllParts, AreFreedWhenTheyAreJoined) {
+  Model model = dropout();
+  model.layers = {
+      dense(4, 4), function([](const Values& in) {
+        const at::Tensor x = WatchedParts::Joined::apply(in.at(0));
+        return Values{torch::cat(
+            {WatchedParts::Made::apply(x.slice(1, 2, 4)), WatchedParts::Made::apply(x.slice(1, 0, 2))}, 1)};
+      })};
+  for (const char* plan : {"0F0,1F0,1B0,0B0\n", "0F0,1F0,1I0,1W0,0I0,0W0\n"}) {
+    SCOPED_TRACE(plan);
+    WatchedParts::made.clear();
+    WatchedParts::alive = 0;
+    Pipeline pipeline = make_local_pipeline(model, parse_csv(plan));
+    pipeline.step(presplit(model.data(1)));
+    EXPECT_EQ(WatchedParts::made.size(), 2U);
+    EXPECT_EQ(WatchedParts::alive, 0);
+  }
+}
+
 TEST(SplitOfACustomFunction, AsksForEveryGradientOnce) {
   const BackwardCase product{"Product", counting_product(), [](Microbatch k) {
                                return Values{numbers(static_cast<std::uint64_t>(k), {3, 4})};

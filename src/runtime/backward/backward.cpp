@@ -278,11 +278,12 @@ class BackwardPass {
     const at::Tensor& sum = target.grads[edge.input_nr];
     if (!sum.defined() && target.parts_of(edge.input_nr).add(node, grad)) {
       if (target.parts_of(edge.input_nr).complete()) target.join_parts(edge.input_nr);
-      return true;
+    } else {
+      target.join_parts(edge.input_nr);
+      if (!is_own(sum)) return false;
+      part_of(sum, node).add_(grad);
     }
-    target.join_parts(edge.input_nr);
-    if (!is_own(sum)) return false;
-    part_of(sum, node).add_(grad);
+    visit.grads.clear();
     return true;
   }
 
