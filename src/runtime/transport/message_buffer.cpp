@@ -16,8 +16,8 @@ namespace {
 /// From here on the C library asks the system for every buffer, and gives it back when it is freed.
 constexpr std::size_t kLarge = 32 << 20;
 constexpr std::size_t kPage = 2 << 20;
-/// One that is sent and one that arrives, forwards and backwards.
-constexpr std::size_t kMostUnused = 4;
+/// Held for messages to come; others have to do without it.
+constexpr std::size_t kMostUnused = 512 << 20;
 
 /// Memory that was a message's and is nobody's now.
 class Unused {
@@ -34,16 +34,24 @@ class Unused {
     const auto found = std::ranges::find(blocks_, bytes, &Block::bytes);
     if (found == blocks_.end()) return nullptr;
     void* const memory = found->memory;
+    bytes_ -= bytes;
     blocks_.erase(found);
     return memory;
   }
 
   void give(void* memory, std::size_t bytes) {
+    if (bytes > kMostUnused) {
+      c10::free_cpu(memory);
+      return;
+    }
     const std::lock_guard lock(mutex_);
     blocks_.push_back({.memory = memory, .bytes = bytes});
-    if (blocks_.size() <= kMostUnused) return;
-    c10::free_cpu(blocks_.front().memory);  // messages may have another size now
-    blocks_.pop_front();
+    bytes_ += bytes;
+    while (bytes_ > kMostUnused) {  // the oldest first: messages may have another size now
+      c10::free_cpu(blocks_.front().memory);
+      bytes_ -= blocks_.front().bytes;
+      blocks_.pop_front();
+    }
   }
 
  private:
@@ -53,6 +61,7 @@ class Unused {
   };
   std::mutex mutex_;
   std::deque<Block> blocks_;
+  std::size_t bytes_ = 0;  // of them all
 };
 
 void* fresh_memory(std::size_t bytes) {
