@@ -38,6 +38,7 @@ struct Row {
   std::optional<double> bubble;
   double predicted_bubble;
   int peak_live;
+  std::optional<std::int64_t> activations;  // predicted
   PeakMemory memory;
 };
 
@@ -102,9 +103,11 @@ Row train(const TrainOptions& options, const std::shared_ptr<World>& world) {
           .bubble = {},
           .predicted_bubble = predicted_bubble(trainer.plan(), comparison),
           .peak_live = peak_live,
+          .activations = {},
           .memory = trainer.peak_memory()};
   if (comparison) {
     row.bubble = measure(comparison->measured.timeline, comparison->measured.costs).bubble_rate_makespan;
+    row.activations = activations(comparison->predicted);
   }
   if (!world || world->rank() == 0) tell_not_captured(options, trainer);
   return row;
@@ -114,7 +117,7 @@ void print_head() {
   std::cout << std::left << std::setw(24) << "schedule" << std::right << std::setw(7) << "stages"
             << std::setw(11) << "ms a step" << std::setw(12) << "tokens/s" << std::setw(11) << "bubble %"
             << std::setw(13) << "predicted %" << std::setw(11) << "peak live" << std::setw(13)
-            << "peak memory" << '\n';
+            << "activations" << std::setw(13) << "peak memory" << '\n';
 }
 
 void print(const Row& row) {
@@ -128,6 +131,7 @@ void print(const Row& row) {
     std::cout << '-';
   }
   std::cout << std::setw(13) << 100 * row.predicted_bubble << std::setw(11) << row.peak_live << std::setw(13)
+            << (row.activations ? bytes_text(*row.activations) : "-") << std::setw(13)
             << bytes_text(row.memory.of_tensors_or_process()) << '\n'
             << std::flush;
   if (!std::cout) throw Error("cannot write to standard output");
@@ -141,9 +145,11 @@ nlohmann::ordered_json to_json(const Row& row) {
                                    {"bubble", nullptr},
                                    {"predicted_bubble", row.predicted_bubble},
                                    {"peak_live", row.peak_live},
+                                   {"activations", nullptr},
                                    {"peak_memory", row.memory.resident},
                                    {"peak_device_memory", row.memory.device}};
   if (row.bubble) object["bubble"] = *row.bubble;
+  if (row.activations) object["activations"] = *row.activations;
   return object;
 }
 

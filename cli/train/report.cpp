@@ -31,12 +31,12 @@ Timeline median_of(std::vector<Timeline> timelines, const Costs& costs) {
 Comparison::Comparison(const std::string& name, const Schedule& plan, std::vector<Timeline> recent) {
   const Costs costs = measured_costs(recent);
   measured = {.name = name,
-              .label = "a step of median length, in ms",
+              .label = "a step of median length, in ms and MiB",
               .source = "measured",
               .timeline = {},
               .costs = costs};
   predicted = {.name = name,
-               .label = "simulated with its costs, in ms",
+               .label = "simulated with its costs, in ms and MiB",
                .source = "predicted",
                .timeline = {},
                .costs = costs};
@@ -44,12 +44,18 @@ Comparison::Comparison(const std::string& name, const Schedule& plan, std::vecto
   measured.timeline = median_of(std::move(recent), costs);
 }
 
+std::int64_t activations(const Drawing& drawing) {
+  constexpr double kMebibyte = 1 << 20;
+  return std::llround(kMebibyte * measure(drawing.timeline, drawing.costs).peak_activation());
+}
+
 void print_comparison(const Comparison& comparison, const Trainer& trainer) {
-  std::cout << std::fixed << std::setprecision(1) << "             step  bubble\n";
+  std::cout << std::fixed << std::setprecision(1) << "             step  bubble  activations\n";
   for (const Drawing* drawing : {&comparison.predicted, &comparison.measured}) {
     const Metrics metrics = measure(drawing->timeline, drawing->costs);
     std::cout << std::left << std::setw(9) << drawing->source << std::right << std::setw(8)
-              << metrics.makespan << " ms" << std::setw(6) << 100 * metrics.bubble_rate_makespan << " %\n";
+              << metrics.makespan << " ms" << std::setw(6) << 100 * metrics.bubble_rate_makespan << " %"
+              << std::setw(13) << bytes_text(activations(*drawing)) << '\n';
   }
   const auto ranks = comparison.measured.timeline.ranks.size();
   const auto cores = std::size_t{std::thread::hardware_concurrency()};

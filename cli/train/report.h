@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,10 @@ struct Comparison {
   Comparison(const std::string& name, const Schedule& plan, std::vector<Timeline> recent);
 };
 
-/// Predicted and measured time and bubble of a step, for people.
+/// The most that a rank holds at once, in bytes, by the memory that was measured for a microbatch.
+std::int64_t activations(const Drawing& drawing);
+
+/// Predicted and measured time, bubble and activations of a step, for people.
 void print_comparison(const Comparison& comparison, const Trainer& trainer);
 
 /// The most memory, for people.

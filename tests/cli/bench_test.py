@@ -30,6 +30,7 @@ FIELDS = [
     "bubble",
     "predicted_bubble",
     "peak_live",
+    "activations",
     "peak_memory",
     "peak_device_memory",
 ]
@@ -86,6 +87,9 @@ def test_every_schedule_that_trains(rows):
         assert row["peak_memory"] > 10e6 and row["peak_device_memory"] == 0
     live = {row["name"]: row["peak_live"] for row in all_of_them}
     assert (live["GPipe"], live["1F1B"], live["LoopedBFS"]) == (4, 2, 8)
+    activations = {row["name"]: row["activations"] for row in all_of_them}
+    assert 0 < activations["V-Min"] < activations["ZB-H1"] < activations["GPipe"]
+    assert activations["1F1B"] < activations["GPipe"]
 
 
 def test_schedules_by_name_in_their_order(rows):
@@ -97,7 +101,7 @@ def test_table(call):
     result = call(*TINY, *SIZE, "--schedule", "GPipe,1F1B")
     assert (result.returncode, result.stderr) == (0, "")
     head, *lines = result.stdout.splitlines()
-    assert head.split() == "schedule stages ms a step tokens/s bubble % predicted % peak live peak memory".split()
+    assert head.split() == "schedule stages ms a step tokens/s bubble % predicted % peak live activations peak memory".split()
     assert [line.split()[0] for line in lines] == ["GPipe", "1F1B"]
     assert all(line.endswith(" MiB") and len(line) == len(head) for line in lines)
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pty
+import re
 import shutil
 import subprocess
 
@@ -313,7 +314,7 @@ def test_report_compares_prediction_and_measurement(call, tmp_path):
     assert [line for line in lines if line.startswith("step 4/4  loss ")]
     assert [line for line in lines if line.startswith("peak memory ") and line.endswith(" MiB resident")]
     for source in ("predicted", "measured"):
-        assert [line for line in lines if line.startswith(source) and line.endswith(" %")]
+        assert [line for line in lines if re.fullmatch(source + r" .* ms +[0-9.]+ % +[0-9.]+ KiB", line)]
     assert result.stderr.splitlines() == [f"wrote {path}" for path in (page, costs, trace)]
 
     text = page.read_text()
@@ -322,6 +323,7 @@ def test_report_compares_prediction_and_measurement(call, tmp_path):
     stages = json.loads(costs.read_text())["stages"]
     assert len(stages) == 4
     assert all(stage[kind] > 0 for stage in stages for kind in ("f", "i", "w"))
+    assert all(stages[3][kind] > 0 for kind in ("activation", "held_for_w"))
     simulated = call("simulate", "ZBVZeroBubble", *size, "--costs", costs, "--json")
     assert (simulated.returncode, simulated.stderr) == (0, "")
     assert json.loads(simulated.stdout)["makespan"] > 0

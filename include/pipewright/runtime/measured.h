@@ -7,8 +7,8 @@
 
 namespace pipewright {
 
-/// What each stage's actions cost in measured timelines: the median over steps and
-/// microbatches. A kind that never ran is taken from the others: I and W as halves
+/// What each stage's actions cost in measured timelines, in milliseconds and MiB: the median
+/// over steps and microbatches. A kind that never ran is taken from the others: I and W as halves
 /// of B, B as their sum.
 Costs measured_costs(std::span<const Timeline> steps);
 

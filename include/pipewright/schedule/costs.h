@@ -20,7 +20,7 @@ struct StageCosts {
   std::optional<double> b = {};
   /// Memory that F takes and B, or I and W together, give back.
   double activation = 1;
-  /// The part of it that is held on after I, until W; all of it where not given.
+  /// What is held after I until W, gradients for W included; as much where not given.
   std::optional<double> held_for_w = {};
   /// Size of a message to the next stage or over a skip, and of its gradient on the way back.
   double message = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@ struct TimedAction {
   Action action;
   double start = 0;
   double end = 0;
+  /// What its stage holds for its microbatch when it has ended, in MiB, where that was measured.
+  std::optional<double> held = {};
 };
 
 /// When everything ran, in the order of each rank's list. A simulated timeline

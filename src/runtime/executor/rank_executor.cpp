@@ -135,6 +135,7 @@ RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position 
                        .inputs = BoundaryCheck(stage, "input"),
                        .outputs = BoundaryCheck(stage, "output"),
                        .held = std::vector<Held>(static_cast<std::size_t>(plan.microbatches), Held(ways)),
+                       .memory = {},
                        .unsplit = {}});
   }
 }
@@ -324,6 +325,7 @@ void RankExecutor::run_action(std::size_t at) {
       break;
     }
   }
+  if (measures_memory(action)) trace_[at].held = locals_[instruction.local_stage].memory.end(action.kind);
 }
 
 Values RankExecutor::take(const Instruction& instruction, const Way& way, Values& handed_over,
@@ -421,6 +423,9 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
   Held& held = this->held(instruction);
   const bool first = local.stage == 0;
   Values inputs = first ? brought.inputs : take_inputs(instruction, recorded);
+  HeldMemory* const memory = measures_memory(instruction.action) ? local.memory.begin(inputs) : nullptr;
+  if (memory && !first) memory->add(inputs);
+  const HeldMemory::Watch watch(memory);
 
   wait_for_parameters(local, recorded);
   if (step_->train) activation_held(+1);
@@ -447,6 +452,7 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
     return;
   }
   if (step_->train) held.graph.leave(outputs);
+  if (memory) memory->leave_out(outputs);
   give_outputs(local, instruction.action.microbatch, outputs);
 }
 
@@ -491,9 +497,12 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
   Held& held = this->held(instruction);
   const OnItsStream on_its_stream(*this, held);
   const bool full = instruction.action.kind == Kind::B;
-  const Values output_grads = local.stage == plan_.last_stage()
-                                  ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
-                                  : take_output_grads(instruction, recorded);
+  const bool last = local.stage == plan_.last_stage();
+  const Values output_grads = last ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
+                                   : take_output_grads(instruction, recorded);
+  HeldMemory* const memory = measures_memory(instruction.action) ? local.memory.begun() : nullptr;
+  if (memory && !last) memory->add(output_grads);
+  const HeldMemory::Watch watch(full ? nullptr : memory);
 
   wait_for_parameters(local, recorded);
   const StageGraph graph = std::exchange(held.graph, {});
@@ -501,6 +510,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
   if (full || held.dw || !local.model.split_backward) {
     input_grads = run_full_backward(graph, output_grads);
     if (!full && !held.dw) local.unsplit = "split_backward is false";
+    if (memory && (full || !held.dw)) *memory = {};  // nothing is left
   } else {
     input_grads = run_input_backward(graph, output_grads, held.weight);
     if (!held.weight.roots.empty() && !held.weight.separated) {
@@ -513,6 +523,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
   }
 
   if (streams_ && held.beside) keep_for(input_grads, streams_->compute);
+  if (memory) memory->leave_out(input_grads);
   give_input_grads(local, instruction.action.microbatch, input_grads);
 }
 
@@ -538,6 +549,11 @@ RankExecutor::LocalStage* RankExecutor::local_stage(Stage stage) {
   const std::int32_t local =
       stage < 0 || stage >= plan_.stage_count() ? -1 : program_.local_index[static_cast<std::size_t>(stage)];
   return local < 0 ? nullptr : &locals_[static_cast<std::size_t>(local)];
+}
+
+bool RankExecutor::measures_memory(Action action) const {
+  return step_->trace && step_->train && action.microbatch == 0 &&
+         (action.kind == Kind::F || gives_input_grad(action.kind));
 }
 
 void RankExecutor::activation_held(int change) {

@@ -16,6 +16,7 @@
 #include "runtime/device/rank_devices.h"
 #include "runtime/device/streams.h"
 #include "runtime/executor/handlers.h"
+#include "runtime/executor/held_memory.h"
 #include "runtime/executor/program.h"
 #include "runtime/executor/step.h"
 #include "runtime/executor/workers.h"
@@ -92,6 +93,7 @@ class RankExecutor {
     BoundaryCheck inputs;
     BoundaryCheck outputs;
     std::vector<Held> held;
+    StageMemory memory;   // measured in traced steps
     std::string unsplit;  // why its I ran the whole backward, if it did
   };
   class Recorded;
@@ -133,6 +135,8 @@ class RankExecutor {
     return locals_[instruction.local_stage].held[instruction.action.microbatch];
   }
 
+  /// Whether it is of the first microbatch of a traced training step, which stands for the others.
+  bool measures_memory(Action action) const;
   void activation_held(int change);
   /// Before a stage computes.
   static void wait_for_parameters(const LocalStage& local, Recorded& recorded);

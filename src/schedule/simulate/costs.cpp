@@ -79,9 +79,6 @@ StageCosts parse_stage(const json& object, StageCosts costs, const std::string& 
   fields.number("held_for_w", costs.held_for_w);
   fields.number("message", costs.message);
   fields.check_all_known();
-  if (costs.held_for_w.value_or(0) > costs.activation) {
-    fields.fail("held_for_w is part of the activation and cannot be more");
-  }
   return costs;
 }
 

@@ -268,14 +268,6 @@ TEST(BadCostsFile, WithoutRanksIsRefused) {
   EXPECT_EQ(refusal(R"({"links": [{"from": "0", "to": 1}]})"), "costs: links[0] from must be a rank");
 }
 
-TEST(BadCostsFile, HoldingMoreForWThanTheActivationIsRefused) {
-  EXPECT_EQ(refusal(R"({"stages": [{"activation": 2, "held_for_w": 2.5}, {}]})"),
-            "costs: stage 0 held_for_w is part of the activation and cannot be more");
-  EXPECT_EQ(refusal(R"({"stages": [{"held_for_w": 0.75}, {}]})", {0, 0}),
-            "costs: stage 0 held_for_w is part of the activation and cannot be more");
-  EXPECT_EQ(refusal(R"({"stages": [{"activation": 2, "held_for_w": 2}, {}]})"), "accepted");
-}
-
 TEST(BadCostsFile, WithUnknownOverlapIsRefused) {
   const std::string message = "costs: the file overlap must be \"sum\", \"max\" or \"serial\"";
   EXPECT_EQ(refusal(R"({"overlap": "Sum"})"), message);

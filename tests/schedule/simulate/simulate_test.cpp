@@ -169,6 +169,8 @@ TEST(Memory, IsHeldFromForwardToTheEndOfTheWeightGradient) {
   costs.stages[0].activation = 10;
   costs.stages[0].held_for_w = 4;  // the rest is free after I
   EXPECT_EQ(activation_curve(timeline.ranks[0], costs), (Curve{{0, 10}, {1, 20}, {3, 14}, {4, 10}, {6, 0}}));
+  costs.stages[0].held_for_w = 13;  // with gradients that I has made for W
+  EXPECT_EQ(activation_curve(timeline.ranks[0], costs), (Curve{{0, 10}, {1, 20}, {3, 23}, {4, 10}, {6, 0}}));
 }
 
 TEST(Memory, IsNotHeldWithoutBackwards) {
