@@ -453,7 +453,6 @@ def test_overlap_by_option_goes_before_that_of_the_file(costs_file, simulated):
         ({"stages": [{}]}, "list of 2"),
         ({"stages": [{}, {"forward": 1}]}, '"forward"'),
         ({"stages": [{}, {"f": -1}]}, "stage 1 f"),
-        ({"stages": [{"held_for_w": 2}, {}]}, "held_for_w"),
         ({"link": {"speed": 1}}, '"speed"'),
         ({"link": {"bandwidth": 0}}, "bandwidth"),
         ({"links": [{"from": 0, "to": 2}]}, "links[0] to"),
