@@ -20,5 +20,5 @@ tidy() {
   clang-tidy-19 -p build/tidy --quiet --warnings-as-errors='*' --checks="$checks" "$1"
 }
 export -f tidy
-printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c 'tidy {}' 2> >(grep -v 'warnings generated' >&2)
+printf '%s\n' "${sources[@]}" | xargs -d '\n' -P "$(nproc)" -n 1 bash -c 'tidy "$1"' tidy 2> >(grep -v 'warnings generated' >&2)
 echo "lint: ${#files[@]} files formatted, ${#sources[@]} sources tidy"

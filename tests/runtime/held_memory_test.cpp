@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -244,8 +245,7 @@ TEST(MeasuredMemory, IsThatOfStagesWhereverTheyAre) {
     return measured_costs({&timeline, 1});
   };
   const Costs apart = costs_of(make_pipeline(blocks(), schedule));
-  Schedule serial = weights_last(3);
-  const Costs together = costs_of(make_local_pipeline(blocks(), serial));
+  const Costs together = costs_of(make_local_pipeline(blocks(), weights_last(3)));
   for (std::size_t stage = 0; stage < 2; ++stage) {
     EXPECT_GT(apart.stages[stage].activation, 0);
     EXPECT_DOUBLE_EQ(apart.stages[stage].activation, together.stages[stage].activation) << stage;
@@ -274,18 +274,16 @@ TEST(MeasuredMemory, FollowsTheSizesOfInputs) {
 }
 
 TEST(MeasuredMemory, IsNothingForWWhereIHasDoneItAll) {
-  Model model = blocks();
-  const Schedule schedule = weights_last(2);
-  PipelineOptions options = options_for(model);
+  const Model model = blocks();
   const StageFactory build = cut(model, 2);
   Pipeline pipeline(
-      schedule,
+      weights_last(2),
       [&](Stage stage) {
         StageModel stage_model = build(stage);
         stage_model.split_backward = stage == 0;
         return stage_model;
       },
-      options);
+      options_for(model));
   const Timeline timeline = pipeline.step(presplit(model.data(2)), {.trace = true}).timeline;
   const Costs costs = measured_costs({&timeline, 1});
   EXPECT_GT(costs.stages[0].held_for_w, 0);
