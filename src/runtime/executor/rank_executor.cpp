@@ -76,39 +76,6 @@ class RankExecutor::Recorded {
   const bool outermost_;
 };
 
-/// While it lives, the thread computes where the forward of a microbatch ran, which is where its backward
-/// runs. The parts of a cell that run at the same time are there already.
-class RankExecutor::OnItsStream {
- public:
-  OnItsStream(const RankExecutor& executor, const Held& held) {
-    if (!executor.streams_ || !held.beside) return;
-    if (current_stream(executor.device_) == executor.streams_->beside) return;
-    crossed_ = executor.streams_;
-    wait_for(crossed_->beside, crossed_->compute);
-    guard_.reset_stream(crossed_->beside);
-  }
-  ~OnItsStream() {
-    if (crossed_) wait_for(crossed_->compute, crossed_->beside);
-  }
-  OnItsStream(const OnItsStream&) = delete;
-  OnItsStream& operator=(const OnItsStream&) = delete;
-
- private:
-  std::optional<Streams> crossed_;
-  c10::OptionalStreamGuard guard_;
-};
-
-std::optional<RankExecutor::Streams> RankExecutor::make_streams(const RankDevices& devices,
-                                                                c10::Device device) {
-  if (device.is_cpu() || !devices.own_streams) return std::nullopt;
-  return Streams{.compute = new_stream(device), .beside = new_stream(device)};
-}
-
-std::optional<c10::Stream> RankExecutor::stream_of(const Held& held) const {
-  if (!streams_) return std::nullopt;
-  return held.beside ? streams_->beside : streams_->compute;
-}
-
 RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position position,
                            const RankDevices& devices, Transport& transport, StageModels& models,
                            DataParallel& data_parallel, const Loss& loss, const Handlers& handlers,
@@ -117,7 +84,7 @@ RankExecutor::RankExecutor(const Schedule& plan, const Routes& routes, Position 
       position_(position),
       rank_(position.rank),
       device_(devices.at(position.replica, position.rank)),
-      streams_(make_streams(devices, device_)),
+      streams_(devices, device_),
       loss_(loss),
       handlers_(handlers),
       recorder_(recorder),
@@ -162,7 +129,7 @@ void RankExecutor::begin(Step& step, bool alone) {
   for (LocalStage& local : locals_) {
     local.inputs.forget();
     local.outputs.forget();
-    for (Held& held : local.held) held.beside = false;
+    for (Held& held : local.held) held.lane = Lane::Compute;
   }
   const std::vector<Action>& actions = plan_.ranks[static_cast<std::size_t>(rank_)];
   trace_.clear();
@@ -207,11 +174,11 @@ void RankExecutor::run_cell(std::size_t at, std::size_t size) {
 
 void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
   if (!side_) side_ = std::make_unique<Workers>(program_.parallel_parts, at::get_num_threads());
-  choose_streams(at, size);
-  if (streams_) wait_for(streams_->beside, streams_->compute);
+  choose_lanes(at, size);
+  streams_.fork();
   const auto run_part = [this](std::size_t part) {
     const c10::OptionalDeviceGuard device(device_.is_cpu() ? std::nullopt : std::optional(device_));
-    const c10::OptionalStreamGuard stream(stream_of(held(program_.instructions[part])));
+    const c10::OptionalStreamGuard stream(streams_.of(held(program_.instructions[part]).lane));
     run_guarded(part);
   };
   side_->start([&](std::size_t index) {
@@ -219,20 +186,18 @@ void RankExecutor::run_overlapped(std::size_t at, std::size_t size) {
   });
   run_part(at);
   side_->wait();
-  if (streams_) wait_for(streams_->compute, streams_->beside);
+  streams_.join();
 }
 
-void RankExecutor::choose_streams(std::size_t at, std::size_t size) {
-  if (!streams_) return;
-  // A backward runs on the stream of its forward.
-  bool backward_is_beside = true;
+void RankExecutor::choose_lanes(std::size_t at, std::size_t size) {
+  Lane of_backward = Lane::Beside;
   for (std::size_t part = at; part < at + size; ++part) {
     const Instruction& instruction = program_.instructions[part];
-    if (instruction.action.kind != Kind::F) backward_is_beside = held(instruction).beside;
+    if (instruction.action.kind != Kind::F) of_backward = held(instruction).lane;
   }
   for (std::size_t part = at; part < at + size; ++part) {
     const Instruction& instruction = program_.instructions[part];
-    if (instruction.action.kind == Kind::F) held(instruction).beside = !backward_is_beside;
+    if (instruction.action.kind == Kind::F) held(instruction).lane = other(of_backward);
   }
 }
 
@@ -435,12 +400,12 @@ void RankExecutor::forward(const Instruction& instruction, Recorded& recorded) {
   if (const auto own = brought.stage_inputs.find(local.stage); own != brought.stage_inputs.end()) {
     inputs.insert(inputs.end(), own->second.begin(), own->second.end());
   }
-  if (streams_ && held.beside) keep_for(inputs, streams_->beside);
+  streams_.take(inputs, held.lane);
   const SharedInputs shared(local.stage, local.ways.shared_inputs, inputs);
   Values outputs = local.model.forward(inputs);
   inputs.clear();
   shared.check_unchanged();
-  if (streams_ && held.beside) keep_for(outputs, streams_->compute);
+  streams_.give(outputs, held.lane);
   local.outputs.check(outputs, local.model.outputs);
   if (step_->train && local.model.dw_builder) {
     held.dw = local.model.dw_builder();
@@ -495,7 +460,7 @@ Values RankExecutor::loss_gradient(Microbatch microbatch) {
 void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) {
   LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
-  const OnItsStream on_its_stream(*this, held);
+  const RankStreams::On stream(streams_, held.lane);
   const bool full = instruction.action.kind == Kind::B;
   const bool last = local.stage == plan_.last_stage();
   const Values output_grads = last ? loss_gradient(static_cast<Microbatch>(instruction.action.microbatch))
@@ -522,7 +487,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
     activation_held(-1);
   }
 
-  if (streams_ && held.beside) keep_for(input_grads, streams_->compute);
+  streams_.give(input_grads, held.lane);
   if (memory) memory->leave_out(input_grads);
   give_input_grads(local, instruction.action.microbatch, input_grads);
 }
@@ -530,7 +495,7 @@ void RankExecutor::backward(const Instruction& instruction, Recorded& recorded) 
 void RankExecutor::weight(const Instruction& instruction, Recorded& recorded) {
   const LocalStage& local = locals_[instruction.local_stage];
   Held& held = this->held(instruction);
-  const OnItsStream on_its_stream(*this, held);
+  const RankStreams::On stream(streams_, held.lane);
   wait_for_parameters(local, recorded);
   run_weight_backward(std::exchange(held.weight, {}));
   if (held.dw) run_own_weight_gradient(local.model, std::exchange(held.dw, nullptr));

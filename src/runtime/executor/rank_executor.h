@@ -18,6 +18,7 @@
 #include "runtime/executor/handlers.h"
 #include "runtime/executor/held_memory.h"
 #include "runtime/executor/program.h"
+#include "runtime/executor/rank_streams.h"
 #include "runtime/executor/step.h"
 #include "runtime/executor/workers.h"
 #include "runtime/flight/rank_recorder.h"
@@ -54,9 +55,7 @@ class RankExecutor {
   Position position() const { return position_; }
   c10::Device device() const { return device_; }
   /// On which it computes, where that is not its thread's.
-  std::optional<c10::Stream> stream() const {
-    return streams_ ? std::optional(streams_->compute) : std::nullopt;
-  }
+  std::optional<c10::Stream> stream() const { return streams_.of(Lane::Compute); }
 
   /// Of the last step.
   int peak_live() const { return peak_live_; }
@@ -82,7 +81,7 @@ class RankExecutor {
     WeightGradient dw;                 // F to W, where the model computes its own
     std::vector<Values> to_later;      // by way: F to SEND_F
     std::vector<Values> to_earlier;    // by way: backward to SEND_B
-    bool beside = false;               // whether its forward ran on the second stream
+    Lane lane = Lane::Compute;         // of its forward and its backward
   };
   struct LocalStage {
     Stage stage;
@@ -97,19 +96,10 @@ class RankExecutor {
     std::string unsplit;  // why its I ran the whole backward, if it did
   };
   class Recorded;
-  class OnItsStream;
-  struct Streams {
-    c10::Stream compute;
-    c10::Stream beside;  // for the second part of an OVERLAP_F_B
-  };
-  /// None on the CPU, nor where the threads' own are used.
-  static std::optional<Streams> make_streams(const RankDevices& devices, c10::Device device);
-  /// That of a microbatch's forward and backward.
-  std::optional<c10::Stream> stream_of(const Held& held) const;
 
   void run_overlapped(std::size_t at, std::size_t size);
   /// Puts each forward of a cell on the stream that its backwards are not on.
-  void choose_streams(std::size_t at, std::size_t size);
+  void choose_lanes(std::size_t at, std::size_t size);
   void run_handler(const Handler& handler, std::size_t at, std::size_t size);
   void run_guarded(std::size_t at);
   /// Runs it and reports what it throws.
@@ -145,7 +135,7 @@ class RankExecutor {
   const Position position_;
   const Rank rank_;
   const c10::Device device_;
-  const std::optional<Streams> streams_;
+  const RankStreams streams_;
   const Loss& loss_;
   const Handlers& handlers_;
   RankRecorder& recorder_;
