@@ -18,7 +18,7 @@ enum class Lane : std::uint8_t { Compute, Beside };
 constexpr Lane other(Lane lane) { return lane == Lane::Compute ? Lane::Beside : Lane::Compute; }
 
 /// The streams on which a rank computes: one, and a second for the other part of an OVERLAP_F_B. There are
-/// none on the CPU, nor where the threads' own are used; then everything here does nothing.
+/// none on the CPU, nor where the threads' own are used; then nothing here has an effect.
 class RankStreams {
  public:
   RankStreams(const RankDevices& devices, c10::Device device);
